@@ -109,7 +109,7 @@ class Faults:
         asyncio.run_coroutine_threadsafe(take(receiver), chaos.loop)
 
     def abandon(self) -> None:
-        """No one waits for the answers of a call; of a stream only the first is taken."""
+        """No process waits for the answers of a call; only the first answer of a stream is read."""
         chaos = self.chaos
         mesh, adverb = chaos.some_mesh(living=True), chaos.rng.choice(("call", "stream", "choose"))
         if mesh is None or mesh.handle is None:

@@ -17,7 +17,7 @@ GROUP = "monarch.errors"
 INTRODUCTION = """\
 # Errors
 
-What goes wrong at run time, as one closed list. Every such exception has a `code`, which is stable and may be tested for, and a
+The errors at run time are one closed list. Each of these exceptions has a `code`, which is stable and may be tested for, and a
 `hint`, which stands last in the text, or `None`. The first line of a text names the culprit: actor, rank, host, pid and cause.
 Misuse of the API raises a builtin exception (`TypeError`, `ValueError`, ...) in the caller, before anything is sent, and is not listed.
 The errors of wheels other than monarch-core follow at the end, by wheel.

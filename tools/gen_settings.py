@@ -38,7 +38,7 @@ IGNORED = """\
 ## Accepted and ignored
 
 These were settings of torchmonarch 0.7. They are type-checked, stored and read back, and do nothing. Setting one warns once per
-process, except where it says *silent*.
+process, except if it is marked *silent*.
 """
 
 

@@ -9,7 +9,7 @@ from typing import Any
 INTRODUCTION = """\
 # Tables
 
-What a job does is in tables, which SQL reads (monarch-telemetry). Every host keeps its own rows; a statement runs on all of them.
+monarch-telemetry records a job in tables, which you query by SQL. Every host keeps its own rows, and a statement runs on all hosts.
 
 Types are `text`, `bool`, integers without a sign (`u64`) and with one (`i64`, `i32`), and floating point numbers (`f64`). A `?` marks a
 column that may be NULL. Times are microseconds since the epoch: `to_timestamp_micros(timestamp_us)` makes a timestamp of one. An identifier

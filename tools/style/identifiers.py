@@ -16,8 +16,6 @@ REFUSED: tuple[tuple[str, str], ...] = (
     (r"(?:is )?far", "remote"),
     (r"crew", "worker pool"),
     (r"strangers?", "unauthenticated peer"),
-    (r"nonsense", "malformed"),
-    (r"tombs?", "tombstone"),
 )
 _DEFINED = re.compile(
     r"\b(?:fn|struct|enum|union|trait|type|const|static|mod|let)\s+(?:mut\s+)?(?P<name>[A-Za-z_]\w*)"  # an item or a local
@@ -27,18 +25,16 @@ _DEFINED = re.compile(
 _ENUM = re.compile(r"\benum\s+\w+[^{;]*(?P<open>\{)")
 _NESTED = re.compile(r"\([^()]*\)|\{[^{}]*\}|\[[^\[\]]*\]")
 _VARIANT = re.compile(r"\b[A-Z]\w*")
-# The crate whose identifiers are not converted yet.
-UNCONVERTED = "packages/monarch-core/rust/runtime"
-# Names in the bridge that Python sees: a field, a class and an argument of the native module.
-SEEN_BY_PYTHON = frozenset({"evidence", "Tell", "who"})
+# Names that are left: in the bridge, a field, a class and an argument that Python sees, and in the runtime.
+LEFT = {"bridge": frozenset({"evidence", "Tell", "who"}), "runtime": frozenset({"evidence", "heard", "Nobody", "Tell", "told", "trunk"})}
 
 
 def rust_names(path: Path, text: str) -> Iterator[Problem]:
     """No private words in the names of files, items, fields, parameters and locals that are defined here."""
-    if path.suffix != ".rs" or path.as_posix().startswith(UNCONVERTED):
+    if path.suffix != ".rs":
         return
     code = rust.blank(text)
-    exempt: frozenset[str] = SEEN_BY_PYTHON if "bridge" in path.parts else frozenset()
+    exempt = frozenset[str]().union(*(names for crate, names in LEFT.items() if crate in path.parts))
     for start, name in [(-1, path.stem), *sorted(_defined(code))]:
         for word, instead in [] if name in exempt else refused(name):
             line = code.count("\n", 0, start) + 1 if start >= 0 else 0

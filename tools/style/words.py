@@ -23,7 +23,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import cache
 from pathlib import Path
 
@@ -52,30 +52,44 @@ REFUSED: tuple[tuple[str, str], ...] = (
     (r"tells?|told|telling", "notifies, is notified, reports, sends"),
     (r"hears?|heard|speaks?|spoken|spoke|says?|said|saying", "receives, reports, states, contains"),
     (r"bec(?:omes?|ame|oming)\s+of", "the outcome of, the state of"),
-    (r"whoever|somebody|nobody|anybody|everybody", "the process, thread or user that; no process"),
-    (r"mak(?:es?|ing)\s+no\s+sense", "malformed: and which field"),
+    (r"(?:some|any|every)(?:body|one)|no-?body|no[-\s]one|whoever", "the process, thread or user that; no process"),
+    (r"mak(?:es?|ing)\s+no\s+sense|nonsense", "malformed: and which field"),
+    (r"tombs?|tenants?|census", "tombstone, job on this host, process table"),
 )
-_PATTERNS = [(re.compile(rf"(?<![\w-])(?:{pattern})(?![\w-])", re.IGNORECASE), instead) for pattern, instead in REFUSED]
+_Rules = Sequence[tuple[re.Pattern[str], str]]
+_PATTERNS: _Rules = [(re.compile(rf"(?<![\w-])(?:{pattern})(?![\w-])", re.IGNORECASE), instead) for pattern, instead in REFUSED]
 # The words of a name: of `snake_case`, of `CamelCase` and of both with abbreviations.
 _WORD_OF_NAME = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
+# A name that is a question and no noun: `what_failed`, `who_asks`.
+_QUESTION = re.compile(r"^(?:what|who|whom|whose|which)(?= )", re.IGNORECASE)
 # Names of other interfaces: `tell` is a method of every file.
 _KEPT_NAMES = frozenset({"tell"})
-# "Who relays a join can refuse", but not "Who am I?"; also after the bar of a table or the mark of a list.
-_WHO = re.compile(r"(?:^[ ]*(?:[-*#]+[ ]+|\d+\.[ ]+)?|[.;:|][ ]+)(?P<who>Who)\b(?![^.\n]*\?)", re.MULTILINE)
+# The begin of a sentence, also after the bar of a table or the mark of a list. A question and a label have no subject to name.
+_BEGIN = r"(?:^[ ]*(?:[-*]+[ ]+|\d+\.[ ]+)?|[.;|][ ]+)"
+_SUBJECTS: _Rules = [
+    (re.compile(rf"{begin}(?P<subject>{pattern})\b(?![^.\n]*\?)", re.MULTILINE), instead)
+    for begin, pattern, instead in (
+        (r"(?:^[ ]*(?:[-*#]+[ ]+|\d+\.[ ]+)?|[.;:|][ ]+)", "Who", "the process, host or user that"),
+        (_BEGIN, r"What(?!\s+(?:always\s+holds|it\s+needs):)|Whatever|Whichever", "the noun: the state, the files, the request that"),
+        (_BEGIN, r"Those(?!\s+\w+s\b)|One\s+(?:that|which|who|whose|of\s+which)", "the noun: the hosts that, a host that"),
+        (_BEGIN, r"Of\s+(?:an?|the|each|every|all|one|this|these|those|what|it|them)", "the noun first: the exit code of a proc"),
+    )
+]
 
-# Pages that keep their words: records of what was, and pages that are made from tables in the source.
-KEPT = frozenset({"CHANGELOG.md", "bench/RESULTS.md", "docs/errors.md", "docs/settings.md"})
+# Pages that keep their words: records of the past.
+KEPT = frozenset({"CHANGELOG.md", "bench/RESULTS.md"})
+_DECISIONS = Path("docs/adr")
 
 
 def page(path: Path, text: str) -> Iterator[Problem]:
-    """Refused words in the prose of a Markdown page."""
+    """Refused words and subjects in the prose of a Markdown page. Decisions keep their sentences."""
     if path.as_posix() not in KEPT:
-        yield from _problems(path, prose.markdown(text))
+        yield from _problems(path, prose.markdown(text), _SUBJECTS[:1] if path.parent == _DECISIONS else _SUBJECTS)
 
 
 def comments(path: Path, text: str) -> Iterator[Problem]:
-    """Refused words in the docstrings and comments of a Python or Rust file."""
-    yield from _problems(path, prose.rust(text) if path.suffix == ".rs" else prose.python(text))
+    """Refused words and subjects in the docstrings and comments of a Python or Rust file."""
+    yield from _problems(path, prose.rust(text) if path.suffix == ".rs" else prose.python(text), _SUBJECTS)
 
 
 def names(path: Path, text: str) -> Iterator[Problem]:
@@ -91,7 +105,8 @@ def names(path: Path, text: str) -> Iterator[Problem]:
 def refused(name: str) -> list[tuple[str, str]]:
     """The refused words of a name, and what to write instead."""
     words = " ".join(words_of(name)) if name not in _KEPT_NAMES else ""
-    return [(found[0], instead) for pattern, instead in _PATTERNS if (found := pattern.search(words))]
+    rules = (*_PATTERNS, (_QUESTION, "the noun that it returns or contains"))
+    return [(found[0], instead) for pattern, instead in rules if (found := pattern.search(words))]
 
 
 def words_of(name: str) -> list[str]:
@@ -120,8 +135,8 @@ def _defined(text: str) -> Iterator[tuple[int, str]]:
                 pass
 
 
-def _problems(path: Path, text: str) -> Iterator[Problem]:
+def _problems(path: Path, text: str, subjects: _Rules) -> Iterator[Problem]:
     found = [(match.start(), match[0], instead) for pattern, instead in _PATTERNS for match in pattern.finditer(text)]
-    found += [(match.start("who"), "Who", "the process, host or user that") for match in _WHO.finditer(text)]
+    found += [(match.start("subject"), match["subject"], instead) for pattern, instead in subjects for match in pattern.finditer(text)]
     for start, word, instead in sorted(found):
         yield Problem(path, text.count("\n", 0, start) + 1, "plain-words", f"'{' '.join(word.split())}'; write: {instead}")

@@ -1,7 +1,7 @@
 """Stands in for `monarch worker` where only processes, files and logs are under test: it listens on nothing.
 
-Publishes like one, prints a line to each stream, has a child in a process group of its own, and ends at SIGTERM with code 0. What a file
-in its folder of orders states (`MODE_DIRECTORY/<rank>`) it does in the place of that.
+Publishes like one, prints a line to each stream, has a child in a process group of its own, and ends at SIGTERM with code 0. A file
+in its folder of orders (`MODE_DIRECTORY/<rank>`) replaces this behaviour.
 """
 
 from __future__ import annotations

@@ -40,6 +40,10 @@ def reported(text: str) -> list[str]:
         "whoever asks",
         "what becomes of it",
         "it makes no sense",
+        "an answer of nonsense",
+        "no one waits",
+        "anyone may read it",
+        "the census of an agent",
         "within so long",
     ],
 )
@@ -64,6 +68,21 @@ def test_ordinary_english_is_not_refused(text: str) -> None:
 def test_subject_who_is_refused() -> None:
     assert reported("Who relays a join can refuse.\n- Who asks gets it.\nIt ends. Who waits fails.\n") == ["Who"] * 3
     assert reported("## Who am I?\n\n[Who am I?](#who-am-i) Who asks?\n") == []
+
+
+@pytest.mark.parametrize("subject", ["What", "Whatever", "Those", "One that", "Of a", "Of each"])
+def test_sentence_without_a_noun_is_refused(subject: str) -> None:
+    assert reported(f"{subject} host fails.\n- It ends. {subject} host ends.\n| a | {subject} host |\n") == [subject] * 3
+    assert reported(f"## {subject} host\n") == []
+
+
+def test_questions_labels_and_demonstratives_are_sentences() -> None:
+    assert reported("What ends?\nWhat always holds: it ends.\nThose hosts end. One host ends. Of course.\n") == []
+
+
+def test_decisions_keep_their_sentences() -> None:
+    assert not list(words.page(Path("docs/adr/0001-x.md"), "What ends is lost.\n"))
+    assert len(list(words.page(Path("docs/adr/0001-x.md"), "a trunk\n"))) == 1
 
 
 def test_code_comments_and_targets_are_no_prose() -> None:
@@ -118,6 +137,8 @@ def test_style_step_reads_pages(tmp_path: Path) -> None:
         "self.is_lent = 1",
         "import x as heart",
         "HTTPTrunk = 1",
+        "def _what_failed(): ...",
+        "WhoAsks = 1",
     ],
 )
 def test_private_word_in_a_name_is_refused(text: str) -> None:

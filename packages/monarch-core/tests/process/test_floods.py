@@ -217,7 +217,7 @@ def test_refused_connections_are_counted_in_few_lines(agent: Agent):
 
 
 def ends_before(stranger: subprocess.Popen[bytes], own: socket.socket) -> bool:
-    """The stranger's connection ends, while the own one continues."""
+    """The connection of the other user ends, and the user's own continues."""
     assert stranger.stdout is not None
     while True:
         ready, _, _ = select.select([stranger.stdout, own], [], [])

@@ -1,4 +1,4 @@
-"""The part of Helm's templates that our chart uses, to compare its text without Helm. Whatever else stands there is an error."""
+"""The part of Helm's templates that our chart uses, to compare its text without Helm. Any other text is an error."""
 
 from __future__ import annotations
 

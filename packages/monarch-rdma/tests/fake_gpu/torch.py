@@ -1,6 +1,6 @@
 """As much of torch as the scenarios of GPUs need, over the driver beside this file: flat tensors of bytes.
 
-As in torch, tensors are cut from allocations that they share. What is not referred to any more is overwritten.
+As in torch, tensors are cut from allocations that they share. Memory without a reference is overwritten.
 """
 
 from __future__ import annotations

@@ -117,7 +117,7 @@ def _snapshots() -> Rows:
                 | {"messages_processed": 60 * number, "total_processing_time_us": number * 20 * SECOND + rank * number * SECOND // 4}
                 | {"last_message_handler": "step", "queue_depth": 5 + (number * 7 + rank) % 11}
             )
-            # One that always takes long, and one that has just started.
+            # A call that always takes long, and a call that has just started.
             name, age = ("checkpoint", 25) if rank == 0 else ("step", 0.4)
             found["active_handlers"].append(
                 {**own, "node_id": actor(rank), "name": name, "active_count": 1, "oldest_since": at - int(age * SECOND)}

@@ -1,4 +1,4 @@
-"""A reader of plain YAML: blocks of mappings and sequences, scalars of one line. What else YAML has is refused: nothing is guessed."""
+"""A reader of plain YAML: blocks of mappings and sequences, scalars of one line. Other parts of YAML are refused: nothing is guessed."""
 
 from __future__ import annotations
 

@@ -239,7 +239,7 @@ def test_silent_host_is_skipped_until_it_answers(patch: pytest.MonkeyPatch, grou
     assert hosts[1].asked == asked
     hosts[1].is_stopped = False
     assert reasons() == {} and hosts[1].asked == asked + 1
-    # One that ends in the meantime is started again.
+    # A collector that ends in the meantime is started again.
     hosts[2].is_stopped = True
     assert list(reasons()) == ["host2"]
     hosts[2].kill()

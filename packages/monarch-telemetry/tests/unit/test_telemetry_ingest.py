@@ -295,7 +295,7 @@ def test_client_is_the_root_and_old_actors_idle() -> None:
     ("part", "view"),
     [
         ({"offset": 2, "dims": "hosts=2:1"}, {"labels": ["hosts"], "slice": {"offset": 1, "sizes": [2], "strides": [1]}}),
-        # Of a process of an older version.
+        # An event of a process of an older version.
         (WHOLE, None),
     ],
 )

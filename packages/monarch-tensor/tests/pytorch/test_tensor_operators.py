@@ -118,7 +118,7 @@ def test_gradients_for_complex_numbers(mesh: Any, batch: int) -> None:
     compare_all(mesh, batch, operators.gradient_calls, torch.complex64, requires_grad=True)
 
 
-# What no sample has
+# Operators without a sample
 
 
 @mt.remote(propagate=torch.empty_like)

@@ -91,7 +91,7 @@ impl Batch {
         slot[SEQ] = number;
         slot[TIME] = slot[TIME].wrapping_add(epoch);
         let fields = type_of(slot[KIND] as u16).map_or(&[][..], |t| t.fields);
-        // What is behind the fields of an event is left of another one.
+        // Bytes behind the fields of an event belong to an older event.
         let count = written(slot[KIND]);
         slot[FIELDS..].iter_mut().skip(count).for_each(|word| *word = 0);
         for (field, word) in fields.iter().zip(&mut slot[FIELDS..]) {

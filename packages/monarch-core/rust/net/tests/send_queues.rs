@@ -40,7 +40,7 @@ fn part(len: usize, n: u64) -> Arc<RecvPart> {
     Arc::new(RecvPart::Inline { data: (0..len).map(|i| (i as u64 * 31 + n) as u8).collect::<Vec<u8>>().into(), readonly: true })
 }
 
-/// What a sender sends: from one process to another, a frame or a part of this length.
+/// A message of a sender: from one process to another, a frame or a part of this length.
 type Sent = (u64, u64, Option<usize>);
 
 #[derive(Clone, Debug)]

@@ -42,7 +42,7 @@ struct Mesh {
     owner: Option<usize>,
     kind: Kind,
     procs: Vec<usize>,
-    /// Of a mesh of actors: the actor of each rank.
+    /// The actor of each rank, for a mesh of actors.
     actors: Vec<usize>,
 }
 

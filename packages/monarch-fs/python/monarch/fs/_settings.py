@@ -24,6 +24,6 @@ SETTINGS = (
         "fs_backend",
         "str",
         "",
-        "What serves mounts on this machine. Empty or `device`: /dev/fuse itself. `pyfuse3`: pyfuse3 and libfuse, which must be installed.",
+        "The server of mounts on this machine. Empty or `device`: /dev/fuse itself. `pyfuse3`: pyfuse3 and libfuse, if installed.",
     ),
 )

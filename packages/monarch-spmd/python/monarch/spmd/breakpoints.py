@@ -183,7 +183,7 @@ def _whole(text: str) -> str:
 
 
 def _looked_at(coming: asyncio.Future[bytes]) -> None:
-    """An error that no one has looked at would be printed."""
+    """Retrieves the error, which would be printed otherwise."""
     if not coming.cancelled():
         coming.exception()
 

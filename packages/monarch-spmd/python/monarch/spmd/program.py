@@ -21,8 +21,8 @@ _REMEDY = (
 def run_program(words: Sequence[str]) -> None:
     """Runs `[script.py, arguments...]` or `["-m", module, arguments...]` as `__main__`, with `sys.argv` and `sys.path` as it expects them.
 
-    Returns where the program ends or exits with 0; `SPMDError` for any other exit, `ValueError` where no program is named. What the program
-    raises goes on.
+    Returns where the program ends or exits with 0; `SPMDError` for any other exit, `ValueError` where no program is named. The program's
+    exceptions go on.
     """
     is_module = bool(words) and words[0] == "-m"
     named = list(words[1:] if is_module else words)

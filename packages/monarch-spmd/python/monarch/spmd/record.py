@@ -67,7 +67,7 @@ def _without_names(text: str) -> str:
 class Mask:
     """Hides what looks like a secret, wherever it stands: values of variables and options by their names, what URLs and headers have.
 
-    The options are those of `command`. Of a value of several lines, each line is hidden, and its `repr`.
+    The options are those of `command`. Each line of a value of several lines is hidden, and its `repr`.
     """
 
     def __init__(self, env: Mapping[str, str], command: Sequence[str] = ()) -> None:

@@ -41,7 +41,7 @@ class SnapshotHosts:
     async def keepers(self, group: int, copies: int, *, renewed: bool = False) -> list[Any]:
         """That of a host, the `group`-th of those that are left, and those of the hosts that get its copies.
 
-        `renewed`: one of them has failed. Those that have ended are started anew, with nothing in them.
+        `renewed`: one of them has failed. Keepers that have ended are started anew, without contents.
         """
         left = self._pool.left
         host = left[group]
@@ -93,7 +93,7 @@ class SnapshotHosts:
         return Found(chosen.key, part.rank, part.nbytes, there.get(host), others)
 
     async def _held(self, number: int) -> list[Held]:
-        """What the keeper of a host has. One that has ended has nothing, and is forgotten: the next question starts another one."""
+        """The contents of the keeper of a host. A keeper that has ended has none and is forgotten: the next question starts another one."""
         keeper = self._keepers[number]
         try:
             return await asyncio.wait_for(keeper.held.call_one(), _ANSWER_S)

@@ -1,4 +1,4 @@
-"""What a running job does, asked in SQL: the public names. Each is loaded on first use."""
+"""SQL queries over a running job: the public names. Each is loaded on first use."""
 
 from __future__ import annotations
 

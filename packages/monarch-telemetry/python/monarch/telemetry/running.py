@@ -31,7 +31,7 @@ class Telemetry:
     """Telemetry that runs. `engine` answers SQL.
 
     `url` is the base URL of the HTTP API, None where nothing is served; `dashboard_url` that of the dashboard, with the token behind `#`.
-    `token` is empty where nothing is served. What several handles share, engine or server, ends with the last of them.
+    `token` is empty where nothing is served. An engine or server that several handles share ends with the last of them.
     """
 
     __module__ = "monarch.telemetry"
@@ -56,7 +56,7 @@ class Telemetry:
     def stop(self) -> Future[None]:
         """The collectors observe no more, and keep what they have until the job ends. Done when they have stopped.
 
-        Those that another telemetry of this process asks go on.
+        Collectors of another telemetry of this process continue.
         """
         from monarch.extension import Promise, promise
 
@@ -244,7 +244,7 @@ def _difference(asked: Options, running: Options, given: set[str]) -> str:
 
 
 def _widen(asking: Engine, options: Options) -> None:
-    """Gives the collectors of an engine more options. One that does not answer gets them when it does, or is started again."""
+    """Gives the collectors of an engine more options. A collector that does not answer gets them when it answers, or is started again."""
     from contextlib import suppress
 
     from monarch.actor import MonarchError
@@ -348,7 +348,7 @@ def record(name: str, **fields: float | str | bool) -> None:
 def stacks(mesh: HostMesh | ProcMesh | ActorMesh | None = None, *, native: bool = False, locals: bool = False) -> StackReport:
     """The stacks of the procs of a mesh, or of all processes of the job, equal ones merged; `str()` of the report is for a person.
 
-    A process answers by itself. One that does not, or whose GIL is held, is read from outside by py-spy, where that is installed. `native`
+    A process answers by itself. If it does not, or its GIL is held, py-spy reads it from outside, if that is installed. `native`
     adds frames of compiled code and `locals` the local variables; both need py-spy, and pause each process for some milliseconds.
     `TelemetryError` where no telemetry runs.
     """

@@ -97,7 +97,7 @@ class NotAnEndpoint:
     __slots__ = ("__core__", "_class_name")
 
     def __init__(self, handle: Any, name: str, class_name: str, method: Any) -> None:
-        # What `as_endpoint` makes the endpoint of.
+        # The function from which `as_endpoint` makes an endpoint.
         self.__core__ = handle, name, method
         self._class_name = class_name
 

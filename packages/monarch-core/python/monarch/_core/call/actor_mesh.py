@@ -47,7 +47,7 @@ def check_names(kind: ActorClass, cls: type) -> None:
 
 
 class ActorMesh(MeshTrait, Generic[A]):
-    """The actors of one spawn, or some of them. What `spawn` returned is owned; slices and unpickled handles are references.
+    """The actors of one spawn, or some of them. The handle that `spawn` returned is owned; slices and unpickled handles are references.
 
     The attributes of a handle are the endpoints of its class. A handle can be an argument of calls. Only the owner can stop the actors.
 

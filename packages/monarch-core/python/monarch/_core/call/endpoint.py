@@ -1,4 +1,4 @@
-"""Endpoints of handles, and the adverbs that call them. What the adverbs have in common is in `call_target.py`."""
+"""Endpoints of handles, and the adverbs that call them. `call_target.py` has their common part."""
 
 from __future__ import annotations
 

@@ -377,7 +377,7 @@ origins = _process.origins
 
 
 def configure(**settings: object) -> None:
-    """Merges settings into the runtime layer of this process; all of them, or none if one is refused. What exists already is not changed.
+    """Merges settings into the runtime layer of this process; all of them, or none if one is refused. Existing processes do not change.
 
     A key that the environment sets keeps the value it has there, with a warning in the log; a key without a meaning in this version is
     stored and warned about once.

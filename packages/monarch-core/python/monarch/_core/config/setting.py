@@ -180,7 +180,7 @@ def _kept() -> list[Setting]:
             "host_spawn_ready_timeout",
             "duration",
             "2m",
-            "How long one proc may take from its start until it is ready; `0s` is no limit. Who is missing is logged every 10 s.",
+            "How long one proc may take from its start until it is ready; `0s` is no limit. The missing procs are logged every 10 s.",
             variable=(f"{h}HOST_SPAWN_READY_TIMEOUT",),
         ),
         Setting(
@@ -210,8 +210,8 @@ def _kept() -> list[Setting]:
             "host_loss_timeout",
             "duration",
             "3s",
-            "A host that falls silent is lost within this time, after nine tenths of it without a sign of life, its own or one that third "
-            "hosts report. A silence of up to two thirds of it loses nothing.",
+            "A silent host is lost within this time: after nine tenths of it without a heartbeat of its own or an indirect heartbeat. "
+            "A silence of up to two thirds of it loses nothing.",
             nonzero=True,
         ),
         Setting(
@@ -255,7 +255,7 @@ def _kept() -> list[Setting]:
             "log_filter",
             "str",
             "warn",
-            "What the runtime's own log writes to stderr: a level, or `target=level,...`.",
+            "The events of the runtime's own log that go to stderr: a level, or `target=level,...`.",
             variable=("MONARCH_LOG",),
             local=True,
         ),

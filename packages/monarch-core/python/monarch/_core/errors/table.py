@@ -37,7 +37,7 @@ CRASHED = "{signal} comes from native code that the actor calls: call `faulthand
 
 # The first ten codes are the kinds of `ExitReason`, their templates the cause in a report.
 ERROR_TABLE: tuple[ErrorRow, ...] = (
-    ErrorRow("raised", "SupervisionError", "an actor raised and nobody could be told, or aborted itself", "{detail}", _UNHANDLED),
+    ErrorRow("raised", "SupervisionError", "an actor raised and no caller could be notified, or aborted itself", "{detail}", _UNHANDLED),
     ErrorRow(
         "exit_code",
         "SupervisionError",
@@ -164,7 +164,7 @@ ERROR_TABLE: tuple[ErrorRow, ...] = (
         "SupervisionError",
         "a replica that failed again and again",
         "{name} {rank} failed {count} times within {within} s, given up:",
-        "the last failure is below; `max_restarts` and `within` of `Replicas` say how much is tolerated",
+        "the last failure is below; `max_restarts` and `within` of `Replicas` state how many failures are tolerated",
     ),
     ErrorRow(
         "undeliverable",

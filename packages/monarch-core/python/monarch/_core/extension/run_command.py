@@ -104,7 +104,7 @@ async def run_command(line: CommandLine, *, timeout: float | None = None, grace:
     """Runs a command to its end, without input; `CannotStart` if that is impossible.
 
     `TypeError` or `ValueError`, before any process starts, names an argument that no command can have. After `timeout` seconds, and if the
-    call is cancelled, the command gets SIGINT, SIGTERM `grace` seconds later, and then SIGKILL. Of each stream `limit` bytes are kept.
+    call is cancelled, the command gets SIGINT, SIGTERM `grace` seconds later, and then SIGKILL. `limit` bytes of each stream are kept.
     """
     check_command_line(line)
     if timeout is not None:

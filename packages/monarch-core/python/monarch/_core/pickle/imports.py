@@ -28,7 +28,7 @@ class ImportTurn:
 
     def __init__(self) -> None:
         self._lock = allocate_lock()
-        # What its holder imports.
+        # The modules that its holder imports.
         self._module = ""
         # A thread has waited for the holder in vain: no other one does.
         self._stuck = False

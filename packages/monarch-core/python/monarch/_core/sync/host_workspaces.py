@@ -12,7 +12,7 @@ in which agents listen at the same address. So no directory is named after an ad
 however it ends: a lock that can be acquired proves that no process uses the directory. Some file systems do not lock across machines;
 therefore an agent removes only the directories of former agents of the same host name.
 
-Of a workspace only mirrors and the environment beside them are removed. Files that a program has written there stay.
+Only the mirrors of a workspace and the environment beside them are removed. Files that a program has written there stay.
 """
 
 from __future__ import annotations

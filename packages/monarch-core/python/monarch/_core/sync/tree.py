@@ -3,7 +3,7 @@
 The scan is that of `monarch._core.trees.directory_scan`; the record of the last one is in a file of the user's cache directory.
 
 Left out are: paths that `.gitignore` files exclude, including files above the directory up to the top of its git work tree; `.git`;
-`__pycache__`; sockets, pipes and devices. Of a file's mode the executable bit is kept. Symbolic links are kept if their targets are in the
+`__pycache__`; sockets, pipes and devices. The executable bit of a file is kept. Symbolic links are kept if their targets are in the
 tree; a link to a file elsewhere becomes a copy of that file, any other is an error, because no host could follow it.
 """
 

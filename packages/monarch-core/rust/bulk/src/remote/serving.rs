@@ -43,7 +43,7 @@ pub struct RemoteServer {
     idle_timeout: Duration,
 }
 
-/// What the thread of one stream needs.
+/// The state of the thread of one stream.
 struct RequestHandler {
     /// The process at the other end.
     peer: u64,

@@ -81,7 +81,7 @@ pub(crate) struct Proc {
     pub owner: ProcUid,
     /// The id of this host in the job of the proc.
     pub here: ProcUid,
-    /// Of a service: the ids of this host in the other jobs whose processes the service answers.
+    /// The ids of this host in other jobs whose processes the service of this process answers.
     pub serves: HashSet<ProcUid>,
     pub name: String,
     pub born: Instant,

@@ -2,8 +2,8 @@
 //!
 //! A handle that was pickled outside a message may be unpickled by any process. That process finds the client of the job by its control
 //! socket, which is named after the client's uid and which only processes of the same user can reach. From then on the process is a peer of
-//! the client like a proc: it requests links to procs from the client, and the client forwards its frames to other hosts. What the process
-//! has spawned ends with it. `monarch ps` uses the same socket.
+//! the client like a proc: it requests links to procs from the client, and the client forwards its frames to other hosts. Processes that
+//! it has spawned end with it. `monarch ps` uses the same socket.
 
 use std::collections::VecDeque;
 use std::io::{self, Read, Write};

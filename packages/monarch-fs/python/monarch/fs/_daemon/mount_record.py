@@ -62,7 +62,7 @@ def mount_folder(daemon_folder: Path, target: str) -> Path:
 
 
 def mount_key(target: str) -> str:
-    """The path of a mount point without links, `ValueError` where it is not absolute. What is mounted there is not touched."""
+    """The path of a mount point without links, `ValueError` where it is not absolute. A mounted file system there is not used."""
     if not os.path.isabs(target):
         raise ValueError(f"{target!r}: a mount point must be an absolute path")
     if "\0" in target:

@@ -253,7 +253,7 @@ class MountedTree:
         return StatFs(self._table.total_bytes(), len(self._table))
 
     def forget(self, inode: int, n: int) -> None:
-        """The kernel drops references; an old inode without any is dropped. Those beyond what was given are of an earlier process."""
+        """The kernel drops references; an old inode without any is dropped. Other references are of an earlier process."""
         if inode == ROOT or not 0 <= inode < len(self._references):
             return
         left = self._references[inode] - n
@@ -453,7 +453,7 @@ class MountedTree:
     def known(self, chunk_ids: Collection[bytes]) -> Iterator[tuple[int, int, bytes]]:
         """Where the kernel takes pages of these chunks: (inode, offset, chunk) of inodes of this generation that it refers to.
 
-        Any thread may call it: a switch meanwhile changes no content of an inode. Of a chunk that is in several files some may be left out.
+        Any thread may call it: a switch meanwhile changes no content of an inode. A chunk in several files may miss some of them.
         """
         wanted = frozenset(chunk_ids)
         added, table, numbers = self._placed

@@ -31,7 +31,7 @@ class LiveNode:
         # change.
         self.asked = self.expired = 0.0
         self.window = Window()
-        # Of a directory: its last listing with the time of the request, and the position of each name, which a name keeps.
+        # The last listing of a directory with the time of the request, and the position of each name, which a name keeps.
         self.listing: list[tuple[bytes, RemoteAttr]] = []
         self.listed = 0.0
         self.positions: dict[bytes, int] = {}

@@ -341,7 +341,7 @@ class FileService(Actor):
             return served
 
     async def _show(self, shown: _Shown, served: ServedStatus) -> None:
-        """Reports a mount. What the host has of it is counted anew where bytes have come since, or the tree is another one."""
+        """Reports a mount. The bytes on the host are counted again if bytes have arrived since, or the tree has changed."""
         counters = self._exchange.counters()
         now = served.generation, counters.get("bytes_from_client", 0) + counters.get("bytes_from_hosts", 0)
         if shown.counted != now:

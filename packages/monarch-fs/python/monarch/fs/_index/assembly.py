@@ -15,7 +15,7 @@ from monarch.fs._tree.table import Table
 
 _PYCACHE = b"__pycache__"
 
-# Of each directory with modules: its folder, that of its `__pycache__`, whether all modules are compiled, and the entries to add.
+# For each directory with modules: its folder, that of its `__pycache__`, whether all modules are compiled, and the entries to add.
 Overlays = dict[bytes, tuple[Folder, Folder | None, bool, list[Item]]]
 # The changed folder of a directory, with the folder and the changes from which it was made.
 Adjusted = dict[bytes, tuple[Folder, list[Item], list[bytes], Folder]]

@@ -38,7 +38,7 @@ _WORKERS = 2
 
 
 def is_valid(path: bytes, mtime_ns: int, size: int) -> bool:
-    """Whether Python would use a `.pyc` for a source with this time and size. Those with a hash count as valid."""
+    """Whether Python would use a `.pyc` for a source with this time and size. A `.pyc` with a hash counts as valid."""
     try:
         with open(path, "rb") as file:
             header = file.read(_HEADER)

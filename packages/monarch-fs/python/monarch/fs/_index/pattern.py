@@ -1,7 +1,7 @@
 """Patterns of paths that are left out of a tree (`exclude`).
 
 `*`, `?` and `[...]` match within a name, `**` across directories. A pattern without a slash is about names at any depth; one with a slash
-is about paths relative to the source. A slash at the end restricts it to directories. What lies in a directory that is left out is too.
+is about paths relative to the source. A slash at the end restricts it to directories. The contents of an excluded directory are too.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ rename; one that differs in its attributes alone gets these in place, unless ano
 record of the last push shows it (`push_record`), else if their digests are; equal size and mtime alone prove nothing.
 
 Chunks are asked for in batches of 16 MiB, a few of them ahead of the writer, so memory does not grow with the tree. A file that cannot
-be had or written is recorded, and the others go on; a full disk ends the push. What the source lacks is removed only where all else has
+be had or written is recorded, and the others go on; a full disk ends the push. Files that the source lacks are removed only if all else has
 succeeded.
 """
 

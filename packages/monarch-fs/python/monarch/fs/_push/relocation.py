@@ -13,7 +13,7 @@ them; other programs are found by `/usr/bin/env` on the path of the caller, as c
 
 conda installs a binary with room for the placeholder that the package was built with, often 255 bytes: what the old prefix does not
 need is NUL bytes behind the string. A new prefix that is longer than the old one takes them. Prefixes are
-found only as whole paths: `/env` is replaced neither in `/env2` nor in `/usr/bin/env` nor in `lib/env`. What may stand before a path is an
+found only as whole paths: `/env` is replaced neither in `/env2` nor in `/usr/bin/env` nor in `lib/env`. Only these may precede a path: an
 option of a compiler (`-L/env/lib`) and an escaped letter (`\\n/env`).
 """
 

@@ -4,7 +4,7 @@ An answer carries the handle of the memory in the place of the content. That cos
 the content, is done by the device where both hosts have one, and a content that several children ask for is in memory once. The last
 contents stay offered; a handle of an earlier one is of no use, and the chunk is asked for again, with its content.
 
-What cannot be offered is sent: where no path of `monarch.rdma` is allowed, or the process ends.
+Pieces that cannot be offered are sent: where no path of `monarch.rdma` is allowed, or the process ends.
 """
 
 from __future__ import annotations

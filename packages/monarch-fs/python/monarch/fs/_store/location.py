@@ -41,7 +41,7 @@ def store_folder(configured: str = "") -> Path:
 def store_limit(folder: Path, configured: int = 0) -> int:
     """The configured bytes, or the smallest of 100 GiB, half of what is free, and in memory a quarter of the memory that is available.
 
-    What the store has counts as free. `ValueError` for a negative number.
+    The bytes in the store count as free. `ValueError` for a negative number.
     """
     if configured < 0:
         raise ValueError(f"fs_store_bytes: {configured} is negative")

@@ -10,7 +10,7 @@ keeps its segment; segments are a 64th of the limit, 64 MiB at most, and chunks 
 that reads from a segment keeps its descriptor for some seconds after the removal.
 
 A content is verified when it is put, and once more when a process that has not put it first reads it: that costs 0.2 ms a MiB, and
-nothing that was truncated or overwritten, or lost with the power, is served. What fails counts as missing from then on.
+nothing that was truncated or overwritten, or lost with the power, is served. Content that fails the check counts as missing from then on.
 """
 
 from __future__ import annotations
@@ -165,7 +165,7 @@ class Store:
         return None
 
     def verify(self, id: bytes) -> bool:
-        """Whether the content is here and intact: it is read and hashed. What is damaged counts as missing from now on."""
+        """Whether the content is here and intact: it is read and hashed. Damaged content counts as missing from now on."""
         with self._lock:
             self._verified.discard(id)
             self._kept.pop(id, None)

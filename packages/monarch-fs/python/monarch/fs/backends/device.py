@@ -3,10 +3,10 @@
 One thread reads requests, answers them from the tree, and waits in poll(). A request that the tree answers at once takes no task: a read is
 a task, because it may wait for its bytes.
 
-What the kernel keeps is decided as in `backends.pyfuse3`: names, misses, attributes, links, pages and listings without limit, dropped by
+The caches of the kernel are those of `backends.pyfuse3`: names, misses, attributes, links, pages and listings without limit, dropped by
 `invalidate`; opens of an immutable tree are no requests. The kernel sends handle 0 for such files, and reads have the inode.
 
-What waits ends with EINTR when its process is killed, a direct read with any signal, and with EIO after `read_timeout`. A read of
+A waiting read ends with EINTR when its process is killed, a direct read with any signal, and with EIO after `read_timeout`. A read of
 pages goes on after other signals, as on a disk: EINTR for a page would be SIGBUS for a process that has mapped it. When serving ends,
 requests in flight are left without an answer: the kernel has ended them, or it sends them to the next server of the connection.
 """

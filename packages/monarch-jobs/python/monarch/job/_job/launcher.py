@@ -142,7 +142,7 @@ class Launcher(Protocol):
         ...
 
     def submit(self, plan: Plan, secret: bytes) -> dict[str, Any]:
-        """Submits the plan and returns at once. Whatever it raises, Ctrl-C included, nothing half-made is left."""
+        """Submits the plan and returns at once. If it raises, also by Ctrl-C, nothing half-made is left."""
         ...
 
     def poll(self, ids: dict[str, Any]) -> JobStatus:

@@ -1,7 +1,7 @@
 """The log of a keeper: one file that all its output is appended to, shortened to its newest half when it is too long.
 
 The file is shortened in place, since descriptors that append to it belong to the whole process. Lines that are written within the
-microseconds between reading and cutting are lost; in exchange, no thread stands between the process and its last words. What is kept is
+microseconds between reading and cutting are lost; in exchange, no thread stands between the process and its last words. The kept part is
 there at any time, also for a reader, on a full disk, and after a kill: it is written over the beginning, then the rest is cut off.
 """
 

@@ -47,7 +47,7 @@ class KeptServices:
         self._is_closed = False
 
     def restore(self, hosts: Callable[[], Mapping[str, HostMesh]]) -> None:
-        """Starts what is recorded, on threads; requests about such a service wait for it. One that fails has the state "failed"."""
+        """Starts what is recorded, on threads; requests about such a service wait for it. A service that fails has the state "failed"."""
         for (service, key), config in self._recorded.items():
             kept = self._kept[service, key] = _Kept()
             kept.config = config

@@ -271,7 +271,7 @@ class KubernetesLauncher:
     def printing(self, ids: dict[str, Any]) -> list[Printing]:
         """Containers that have begun: of each rank in the pod that clients were given, and in the one that has the rank.
 
-        Those that are known where the API server does not answer.
+        The known ones, if the API server does not answer.
         """
         try:
             places = self._places(ids)

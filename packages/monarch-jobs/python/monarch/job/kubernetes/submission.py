@@ -89,7 +89,7 @@ class Submission:
         return [obj for obj in self.objects if kind_of(obj) in WORKLOADS]
 
     def submit(self, secret: bytes) -> Object:
-        """Makes everything and gives the anchor. Whatever it raises, nothing is left; a note on the error names what may be."""
+        """Makes everything and gives the anchor. If it raises, nothing is left; a note on the error names what may be."""
         try:
             return self._submit(secret)
         except BaseException as error:
@@ -233,7 +233,7 @@ class Submission:
     def _until_gone(self, selector: str, seconds: float) -> list[Object]:
         """The pods that are left when none has gone for so long: thousands of them take an API server minutes.
 
-        Those of which only the record is left do not count after a while.
+        Pods of which only the record is left do not count after a while.
         """
         end = time.monotonic() + time_left(seconds)
         pause, fewest, ended = _PAUSE_S, None, None

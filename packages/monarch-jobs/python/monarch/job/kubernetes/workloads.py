@@ -101,7 +101,7 @@ def attached_mesh(cluster: Cluster, name: str) -> MeshWorkload | None:
 
 
 def _of_operator(cluster: Cluster, title: str, mesh: Object) -> MeshWorkload:
-    """What the operator reports of a mesh without pods. One that is not ours reports no reason."""
+    """The operator's reason for a mesh without pods. An operator of another project reports none."""
     ready = next((one for one in rows(mesh, "status", "conditions") if one.get("type") == "Ready"), None)
     if ready is None:
         return MeshWorkload(

@@ -81,7 +81,7 @@ class SkyProcess:
         atexit.register(self.close)
 
     def ask(self, name: str, *, title: str, timeout: float = START_TIMEOUT_S, **arguments: Any) -> Any:
-        """The answer; `SkyPilotError` has what SkyPilot raised. What takes longer than `timeout` seconds is ended."""
+        """The answer; `SkyPilotError` has what SkyPilot raised. A request that takes longer than `timeout` seconds is ended."""
         end = time.monotonic() + time_left(timeout)
         with self._lock:
             if not self._is_checked:

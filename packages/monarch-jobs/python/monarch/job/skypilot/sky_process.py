@@ -1,7 +1,7 @@
 """The program that drives SkyPilot, for any interpreter that has it: nothing of Monarch is imported here.
 
 A line of JSON on standard input is a request: {"do": NAME, "with": {...}}; each has one line as its answer on standard output, {"ok": ...}
-or {"error": TEXT, "kind": CLASS}. What SkyPilot prints goes to standard error. It ends with its input.
+or {"error": TEXT, "kind": CLASS}. The output of SkyPilot goes to standard error. The process ends with its input.
 """
 
 from __future__ import annotations

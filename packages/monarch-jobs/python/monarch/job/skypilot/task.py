@@ -131,7 +131,7 @@ def task(arguments: SkyPilotArguments) -> dict[str, Any]:
 
 
 def text(arguments: SkyPilotArguments) -> str:
-    """The task as YAML. What is not in a task is in the comments: the meshes, and the end of an idle cluster."""
+    """The task as YAML. The comments have the facts that a task has no field for: the meshes, and the end of an idle cluster."""
     lines: list[str] = []
     first = 0
     for name, count in arguments.meshes.items():

@@ -267,7 +267,7 @@ class SlurmLauncher:
         return SubmitError(what, title=self.title, cause=result.words[:4000], command=result.command, exit_code=result.code)
 
     def _take_back(self, ids: dict[str, Any], mark: str, error: BaseException) -> None:
-        """Cancels what may have been submitted. What this cannot find ends by itself, without a secret."""
+        """Cancels what may have been submitted. A job that it cannot find ends by itself, without a secret."""
         try:
             if not ids:
                 listed = self.commands.run("squeue", "-h", "-o", output.COMMENTS_FORMAT, timeout=CANCEL_TIMEOUT_S).out

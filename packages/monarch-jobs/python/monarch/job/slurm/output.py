@@ -78,7 +78,7 @@ def from_scontrol(text: str, job_id: str) -> JobRecord | None:
 
 
 def from_sacct(text: str, job_id: str) -> JobRecord | None:
-    """The job among lines of `sacct -X -P -n -o SACCT_FORMAT`; None where it is not listed. Of a requeued job the last line counts."""
+    """The job among lines of `sacct -X -P -n -o SACCT_FORMAT`; None where it is not listed. The last line of a requeued job counts."""
     components: dict[str, JobRecord] = {}
     for line in text.splitlines():
         words = line.strip().split("|")

@@ -279,7 +279,7 @@ class _Owner:
 
     def _ask(self, write: bool, at: int, address: int, nbytes: int) -> None:
         left = _left(self.until)
-        # The memory of a read may be read-only for everyone.
+        # The memory of a read may be read-only for all processes.
         process = this_process()
         mine = process.bulk.register(address, nbytes, write, None, None)
         mine.give()

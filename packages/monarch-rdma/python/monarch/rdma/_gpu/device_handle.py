@@ -1,6 +1,6 @@
 """The path `cuda-ipc`: memory of GPUs of this host, and of this process; and of other hosts, whose owners copy (`+staged`).
 
-What is registered is not that memory, which native code could not touch, but a block of shared memory that describes it. A process with a
+A block of shared memory that describes that memory is registered, as native code could not access the memory itself. A process with a
 handle maps the block, without asking the owner's Python, and opens the allocation by its content; while it is mapped the owner keeps
 the tensor. The block is read before and after each copy, as any buffer of this host: that fails if it has ended. It is all that the owner
 can do: what was opened once cannot be closed from outside, so read-only handles bind those who use this package.

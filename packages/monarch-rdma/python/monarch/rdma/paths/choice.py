@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def paths(theirs: CapabilityRecord) -> Iterator[Path]:
-    """Best first. What drives devices is loaded where both sides may have some."""
+    """Best first. The driver of devices is loaded if both sides may have some."""
     if theirs.has_rails:
         # The import takes 30 ms.
         from monarch.rdma.paths.verbs import VERBS

@@ -1,4 +1,4 @@
-"""The path `verbs:<device>`: memory of other hosts, by devices of both. What they cannot carry goes by the streams of `host_memory`.
+"""The path `verbs:<device>`: memory of other hosts, by devices of both. Bytes that they cannot carry go by the streams of `host_memory`.
 
 This module has the outcome of one submit; rails, queues and slices are the business of `monarch.rdma.verbs`.
 """

@@ -24,7 +24,7 @@
 
 An owner registers what it shares when it is asked for the key (`Export`), and answers offers of queues (`Acceptor.answer`); it takes no
 part in transfers. A reader has a `Poller` per rail and a `Connection` per process, which asks for queues by its `Dial`, and submits
-`Piece`s of memory that `Registrations` knows. What a `Transfer` that is not complete has `left()` goes by another path
+`Piece`s of memory that `Registrations` knows. The bytes that an incomplete `Transfer` has `left()` go by another path
 (`monarch.rdma.paths.verbs`); its `attempts`, and `troubles` of the connection, are in the text of an error. The agents report the death of
 a peer: `Connection.close` then ends what is under way at once, and `Acceptor.forget` its reach.
 

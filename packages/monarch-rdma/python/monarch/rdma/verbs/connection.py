@@ -378,7 +378,7 @@ class Connection:
                 one.finish()
 
     def _connect(self, ways: Sequence[_Way]) -> None:
-        """Makes their queues, in one question to the other process. What goes wrong is an error of the rail."""
+        """Makes their queues, in one question to the other process. A failure is an error of the rail."""
 
         def fails(way: _Way, why: str) -> None:
             with self._lock:

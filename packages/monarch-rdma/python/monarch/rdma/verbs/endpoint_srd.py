@@ -1,6 +1,6 @@
 """EFA's scalable reliable datagrams: one queue pair for a device and all its peers, an address handle for each of them.
 
-Requests complete in any order, so each is signaled, and none stands for others. What a device can do is asked for: the first
+Requests complete in any order, so each is signaled, and none stands for others. The device is queried for its operations: the first
 generation reads only, some do neither. A request to a peer that is gone fails by itself after the device's own retries, which is why a
 queue pair that others use as well need not be closed for it.
 """

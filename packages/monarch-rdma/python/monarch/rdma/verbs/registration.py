@@ -1,7 +1,7 @@
 """Local memory that devices know: registered once per allocation and rail, and kept, within a budget of pinned bytes.
 
 The key is an allocation and its generation: memory that was freed and allocated again at the same address is other memory, whose pages the
-device does not know. What has no generation is registered for one use. The least recently used goes first; a transfer closes nothing
+device does not know. Memory without a generation is registered for one use. The least recently used goes first; a transfer closes nothing
 itself unless the budget leaves it no choice, that is for `trim`, which pollers call when they have nothing to do.
 """
 

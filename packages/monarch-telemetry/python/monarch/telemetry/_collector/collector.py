@@ -241,7 +241,7 @@ class Collector(Actor):
     async def _until_all_record(self, observation: Observation) -> None:
         """Processes begin to record when they get the request: calls that follow a start are counted from the first one on.
 
-        One that is stopped begins when it goes on, and is not waited for.
+        A stopped process begins when it continues, and is not waited for.
         """
         deadline = time.monotonic() + _BEGIN
         state = await self._on_thread(self._live.state)

@@ -181,7 +181,7 @@ class Exporting:
             if selected is not None:
                 answers[source.name] = selected
                 continue
-            # What the answer depends on: nothing without rows, the rows if it does not depend on time, else it is unknown.
+            # The data on which the answer depends: nothing without rows, the rows if it does not depend on time, else it is unknown.
             given = [] if not any(batch.num_rows for batch in rows) else rows if "{since}" not in source.sql else None
             before, answer = self._answered.get(source.name, (None, None))
             if given is not None and before is not None and _are_same(given, before):

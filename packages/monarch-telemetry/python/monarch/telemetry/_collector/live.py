@@ -67,7 +67,7 @@ class Live:
         return self._ours(_looked(host_state))
 
     def stacks(self, procs: Collection[int] | None, native: bool, locals: bool) -> StackReport:
-        """The stacks of these processes of this host, None: of all. Those that do not answer are read from outside."""
+        """The stacks of these processes of this host, None: of all. Processes that do not answer are read from outside."""
         looked = procs_of_look(self._ours(_looked(host_stacks)))
         mine = [one for one in looked if procs is None or one.proc_id in procs]
 

@@ -1,6 +1,6 @@
 """Questions to the collectors of all hosts of a job: planned here, answered where the rows are, finished here.
 
-Each host has until 80 % of the time of a question to answer. One that does not is named in the coverage, and not waited for.
+Each host has until 80 % of the time of a question to answer. A host that does not answer is named in the coverage, and not waited for.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ class Engine:
         deadline = time.monotonic() + RESTART
         for host in self._hosts:
             if host.proc:
-                # One that does not answer gets them when it is found again.
+                # A host that does not answer gets them when it is found again.
                 with suppress(Exception):
                     configured.append(host.start(RESTART).configure.call_one(tuple(self.options), quiet, 0.0))
         for future in configured:
@@ -132,7 +132,7 @@ class Engine:
             ANSWERS.had(LONG)
 
     def rest(self, timeout: float | None = None) -> None:
-        """The collectors observe no more, and keep what they have. One whose host was lost has ended already."""
+        """The collectors observe no more, and keep what they have. A collector whose host was lost has ended already."""
         self.own.stop()
         # Another engine of this process starts one with its next question.
         WORKERS.rest()

@@ -1,6 +1,6 @@
 """The manifest of a capture: its format, what made it, its time range, and its tables with rows, digests and coverage.
 
-What is read comes from a file that may have been damaged or made by a stranger: each field is checked.
+The file may have been damaged or made by another user, so each field is checked.
 """
 
 from __future__ import annotations

@@ -81,7 +81,7 @@ METRICS: tuple[Metric, ...] = (
     Metric("monarch.rdma.duration", "histogram", "s", "rdma_ops", "The time of an operation, without buckets", ("op", "path")),
     Metric("monarch.rdma.buffers", "gauge", "{buffer}", "rdma_buffers", "Buffers that other processes may use", ("proc",)),
     Metric("monarch.rdma.buffer_memory", "gauge", "By", "rdma_buffers", "The size of those buffers", ("proc",)),
-    Metric("monarch.fs.events", "counter", "{event}", "fs_events", "What mounts and pushes of files did", ("event",)),
+    Metric("monarch.fs.events", "counter", "{event}", "fs_events", "Actions of mounts and pushes of files", ("event",)),
     Metric("monarch.fs.io", "counter", "By", "fs_events", "Bytes that mounts and pushes have moved", ("event",)),
     Metric("monarch.fs.held", "gauge", "By", "mounts", "Bytes of files that a host keeps for a mount", ("host", "target")),
     Metric("monarch.fs.faults", "counter", "{fault}", "mounts", "Reads of a mount that waited for the source", ("host", "target")),

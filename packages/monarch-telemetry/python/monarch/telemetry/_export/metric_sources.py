@@ -127,7 +127,7 @@ class Source(NamedTuple):
     points: Callable[[Points, Sequence[dict[str, Any]]], None]
     # Microseconds by which the window of the statement is earlier, because of late rows.
     lag_us: int = 0
-    # Of a statement that only selects rows of one table: its columns (none: all), and the column of the time that the window bounds.
+    # For a statement that only selects rows of one table: its columns (none: all), and the column of the time that the window bounds.
     selects: Selection | None = None
 
     def statement(self, window: Window) -> str:

@@ -53,7 +53,7 @@ class Series:
     count: int = 0
     least: float | None = None
     most: float | None = None
-    # Of a histogram: measurements by the upper bound of their bucket, and the number above the last bound.
+    # For a histogram: measurements by the upper bound of their bucket, and the number above the last bound.
     buckets: dict[float, int] = field(default_factory=dict[float, int])
     above: int = 0
     # Whether a row was added after `batches` last returned the series.
@@ -90,7 +90,7 @@ class Totals:
             del self._series[key]
 
     def forget_gauges(self, now_us: int, kept_us: Mapping[str, int], others_us: int) -> None:
-        """Drops gauges that were not measured for so long, by name: they are not true any more. What was counted stays."""
+        """Drops gauges that were not measured for so long, by name: they are not true any more. Counters stay."""
         old = [key for key, one in self._series.items() if key.kind == "gauge" and one.last_us < now_us - kept_us.get(key.name, others_us)]
         for key in old:
             del self._series[key]
@@ -156,7 +156,7 @@ class Totals:
 
     @classmethod
     def of_table(cls, batches: Iterable[Any], most_series: int = _MOST_SERIES) -> Totals:
-        """The series of rows of metric_totals. Those of several hosts that have the same key are one (`combined`)."""
+        """The series of rows of metric_totals. Series of several hosts with the same key are one (`combined`)."""
         self = cls(most_series)
         for row in (row for batch in batches for row in batch.to_pylist()):
             buckets: tuple[list[float], list[int]] | None = histogram(row) if row["kind"] == "histogram" else ([], [0])

@@ -4,7 +4,7 @@
     exporter.add({"logs": [batch]})                                      # each row once, from any thread; it never waits
     exporter.close(5)
 
-Rows wait as Arrow batches until they are encoded. What has no room is dropped, the oldest first, and counted in `status`.
+Rows wait as Arrow batches until they are encoded. Rows without room are dropped, the oldest first, and counted in `status`.
 """
 
 from __future__ import annotations
@@ -232,7 +232,7 @@ class OtlpExporter:
 def start(base: Mapping[str, Any], *, environment: Mapping[str, str] | None = None) -> OtlpExporter | None:
     """The exporter that the environment asks for; None where it names no receiver, or where the library is missing.
 
-    `base` are the resource attributes of this collector, such as `host.name` and `monarch.job`. What is wrong with a variable is logged.
+    `base` are the resource attributes of this collector, such as `host.name` and `monarch.job`. An invalid variable is logged.
     """
     interval = seconds("otel_metric_export_interval") or 1.0
     traces, metrics = bool(setting("enable_otel_tracing")), bool(setting("enable_otel_metrics"))

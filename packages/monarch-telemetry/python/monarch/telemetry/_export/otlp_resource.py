@@ -1,6 +1,6 @@
 """Resource attributes: what a measurement, log line or span is from, as section names of OpenTelemetry.
 
-The collector of a host has base attributes; `hosts`, `procs` and `meshes` give those of a process. What OTEL_RESOURCE_ATTRIBUTES sets
+The collector of a host has base attributes; `hosts`, `procs` and `meshes` give those of a process. OTEL_RESOURCE_ATTRIBUTES
 replaces both.
 """
 

@@ -1,7 +1,7 @@
 """Sends requests of one signal: a bounded queue, one thread, retries. `offer` never waits.
 
 A request that the receiver may take later is sent again, after a pause that doubles, or that the receiver has asked for; each request
-has two minutes. A full queue drops its oldest requests. What goes wrong is logged once for each cause, and counted.
+has two minutes. A full queue drops its oldest requests. A failure is logged once for each cause, and counted.
 """
 
 from __future__ import annotations

@@ -63,7 +63,7 @@ def write(
     """Writes the trace of a time window to a binary file: `rows` are record batches by the name of their table.
 
     Times are microseconds since the epoch; without them the window has all rows. `offsets_us` are added to the times of a host, by its
-    name. What is cut by the window is shown up to its ends; what has not ended is marked `incomplete`, what has failed `failed`.
+    name. A slice that the window cuts ends there; a slice without an end is marked `incomplete`, and one that failed `failed`.
     `TelemetryError` for a malformed window, and where the library `perfetto` is missing.
     """
     packets = Packets(file)

@@ -1,6 +1,6 @@
 """The tracks of a trace: hosts, their processes, and the actors, threads and counters of those; and which clock each one has.
 
-A track is made when something is on it. What is on a host that no table has is below a track of its own.
+A track is made when something is on it. A host that no table has gets a track of its own.
 """
 
 from __future__ import annotations

@@ -51,7 +51,7 @@ def _weight(text: str) -> float:
 
 
 def render(totals: Totals, form: Format = "text") -> bytes:
-    """All series. Those that have the same labels after a change of names are one: sums are added, of gauges the last one counts."""
+    """All series. Series with the same labels after a change of names are one: sums are added, the last gauge counts."""
     grouped: dict[Metric, dict[_Labels, Series]] = {}
     texts: dict[tuple[str, str, str], _Labels] = {}
     scopes: dict[Metric, str] = {}

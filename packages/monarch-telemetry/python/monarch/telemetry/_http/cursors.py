@@ -1,4 +1,4 @@
-"""Pages of answers of statements: they are those of one run. What is not sent yet is kept for a short time, under a cursor."""
+"""Pages of answers of statements: they are those of one run. Unsent pages are kept for a short time, under a cursor."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """The dashboard API: the graph of a job, of its single hosts, procs and actors, or rolled up into meshes.
 
-What belongs together is found in columns; nodes and edges are objects only while they are written, a few at a time.
+Related rows are found in columns; nodes and edges are objects only while they are written, a few at a time.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The HTTP API of this process: tokens from a folder, a server, and the file by which clients find its token. What the job calls."""
+"""The HTTP API of this process: tokens from a folder, a server, and the file by which clients find its token. The job calls it."""
 
 from __future__ import annotations
 

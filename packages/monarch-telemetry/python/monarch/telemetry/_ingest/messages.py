@@ -1,8 +1,8 @@
 """Messages: rows of `sent_messages`, `messages`, `message_status_events` and the changes of `actor_status_events` that come of them.
 
 A message of a call is identified by its sender, the number of the call and its receiver. One without a waiting caller has no number: it is
-the n-th of its sender to an actor since reading began, and the n-th that the actor begins and ends, as mailboxes keep the order. What is
-counted of an actor goes when it ends.
+the n-th of its sender to an actor since reading began, and the n-th that the actor begins and ends, as mailboxes keep the order. The
+counts of an actor are dropped when it ends.
 """
 
 from __future__ import annotations

@@ -33,7 +33,7 @@ AGENT = "agent"
 
 
 class Places:
-    """By process. Those that are not known have an empty name."""
+    """By process. Unknown processes have an empty name."""
 
     def __init__(self) -> None:
         self._places: dict[int, Place] = {}

@@ -102,7 +102,7 @@ def start(
 ) -> Served:
     """Serves at an address, `host:port`, by default the setting `mesh_admin_addr`; the dashboard has a port of its own beside that.
 
-    What is served already at that address, or at any where none is named, goes on. `job` is the apply_id of a job, in whose folder the
+    A server at that address, or at any address if none is named, continues. `job` is the apply_id of a job, in whose folder the
     tokens are, and `control` what heals and kills it. `TelemetryError` for an address that cannot be served, or a missing extra `http`.
     """
     wanted = None if address is None else address_of(address)

@@ -1,8 +1,8 @@
 """How large a statement is when what it names is put in place: a first gate, by its text, before anything is planned.
 
 A plan may be far larger than its text: a table expression that is used twice by one that is used twice stands there four times, `CUBE` of n
-expressions is 2^n groupings, and columns that are named three times in each of twelve levels are half a million. What passes is planned
-within limits of time and memory all the same: this gate only reports sooner what is too much, and why.
+expressions is 2^n groupings, and columns that are named three times in each of twelve levels are half a million. Statements that pass are
+planned within limits of time and memory all the same: this gate only reports sooner what is too much, and why.
 """
 
 from __future__ import annotations

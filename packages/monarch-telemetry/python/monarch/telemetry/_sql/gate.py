@@ -1,4 +1,4 @@
-"""Which statements are run: those that read our tables. What datafusion has parsed and planned decides, before anything is executed."""
+"""Which statements are run: those that read our tables. The plan of datafusion decides, before anything is executed."""
 
 from __future__ import annotations
 

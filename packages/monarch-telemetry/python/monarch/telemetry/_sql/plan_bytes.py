@@ -1,6 +1,6 @@
 """Edits of a physical plan as bytes (protobuf): a node is replaced, the mode of an aggregate is set.
 
-Only lengths and three fields of one message are known here. What does not look as in the major version of datafusion that
+Only lengths and three fields of one message are known here. A plan that differs from those of the major version of datafusion that
 `pyproject.toml` names is refused, so that a query runs another way. `tests/unit/test_telemetry_plan_bytes.py` is what a new version
 has to pass.
 """

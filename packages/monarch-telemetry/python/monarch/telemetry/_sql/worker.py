@@ -87,7 +87,7 @@ class _Worker:
     def __init__(self, idle: float) -> None:
         # A group of its own, so that Ctrl-C does not reach it. No session: the kernel shares the processor among sessions, and on a busy
         # machine each answer would wait for the turn of one more.
-        # What it writes before it can be asked, which no write waits for.
+        # The output of the worker before its first question. No write waits for it.
         self._stderr = open(os.memfd_create("stderr"), "rb", buffering=0)
         try:
             self._process = subprocess.Popen(
@@ -204,7 +204,7 @@ class _Worker:
 
     @property
     def is_stopped(self) -> bool:
-        """By a signal: it answers nothing until someone continues it."""
+        """By a signal: it answers nothing until a signal continues it."""
         try:
             with open(f"/proc/{self._process.pid}/stat", "rb") as file:
                 return file.read().rpartition(b")")[2].split()[0] == b"T"
@@ -256,7 +256,7 @@ class Workers:
 
     def ask(self, ask: Ask, limits: Limits, deadline: float, clock: Callable[[], float] = time.monotonic) -> tuple[dict[str, Any], Any]:
         """The answer of a worker, and its data. The errors of what it does; `QueryTimeout` at `deadline`, a time of `clock`, `QueryLimit`
-        where it needs more memory: both end the worker. A worker that someone else stops or kills is replaced once."""
+        where it needs more memory: both end the worker. A worker that another process stops or kills is replaced once."""
         is_again = False
         while True:
             worker = self._take(lambda: clock() >= deadline)
@@ -389,7 +389,7 @@ class Workers:
 def _leave() -> None:
     """The program has ended, and with it the workers, which is no error of the query: the thread that asked ends with the process.
 
-    When functions of `atexit` run, of all threads only those that no one waits for are left, and the one that runs the functions.
+    When functions of `atexit` run, only daemon threads are left, and the thread that runs the functions.
     """
     if threading.current_thread().daemon:
         threading.Event().wait()

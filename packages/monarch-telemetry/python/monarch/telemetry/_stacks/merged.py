@@ -17,7 +17,7 @@ from monarch.telemetry._stacks.frames import Frame, ProcStacks, Thread
 from monarch.telemetry._stacks.place import Place
 from monarch.telemetry._stacks.places import Places, count, joined, parse_places, places_of, print_places
 
-# What `str()` of a report shows: lines of one entry, its header included; calls of the outermost end where a stack has more than that, as
+# The limits of a report's text: lines of one entry, its header included; calls of the outermost end where a stack has more than that, as
 # they show where the work comes from; local variables of one call; entries and lines of one kind.
 _MOST_LINES = 18
 _OUTERMOST = 4
@@ -234,7 +234,7 @@ class _Merging:
         # Equal stacks of several threads of a proc are counted once.
         seen: set[_Key] = set()
         for thread in proc.threads:
-            # Of a proc that does not run, the blocking thread is the important one.
+            # The blocking thread is the important one of a proc that does not run.
             holds = proc.note is not None and thread.owns_gil is True
             if not idle and not holds and waits_for_work(thread):
                 continue

@@ -40,7 +40,7 @@ class Entities:
         return 0 if self._batch is None else int(self._batch.get_total_buffer_size())
 
     def put(self, key: object, row: Mapping[str, Any], *, ended: bool = False) -> None:
-        """Sets columns of an entity; those that are not named stay as they were. One that has ended lives no more, whatever comes later.
+        """Sets columns of an entity; those that are not named stay as they were. An ended entity stays ended, whatever rows follow.
 
         `ValueError` for a column that the table does not have.
         """

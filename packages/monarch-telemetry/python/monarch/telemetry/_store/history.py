@@ -1,7 +1,7 @@
 """One table of history: rows in the order in which they came, in partitions, of which the oldest are dropped.
 
 A look at a ring gives few rows, and a query pays for each batch that it scans, so the open partition joins its batches as it grows. A
-sealed partition never changes. What a reader has got stays as it is, whatever is dropped after that.
+sealed partition never changes. The rows that a reader has received stay as they are, whatever is dropped later.
 """
 
 from __future__ import annotations

@@ -138,7 +138,7 @@ EVENTS = Table(
         Column("file", "text", "the source file", True),
         Column("line", "i32", "the line of the file, from 1", True),
     ),
-    "What the runtime and programs recorded, with monarch.telemetry.record or as an error of telemetry itself",
+    "Events of the runtime and of programs, from monarch.telemetry.record, and errors of telemetry itself",
     "SELECT timestamp_us, target, name, fields_json FROM events WHERE level IN ('warn', 'error') ORDER BY timestamp_us DESC LIMIT 50",
     "history",
 )

@@ -232,7 +232,7 @@ FS_EVENTS = Table(
         Column("bytes", "u64", "bytes that were moved", True),
         _DETAIL,
     ),
-    "What mounts and pushes of files did (monarch-fs)",
+    "Actions of mounts and pushes of files (monarch-fs)",
     "SELECT host, event, count(*) AS events, sum(bytes) AS bytes FROM fs_events GROUP BY host, event ORDER BY bytes DESC",
     "history",
 )
@@ -261,7 +261,7 @@ JOB_EVENTS = Table(
         Column("host", "text", "the host that it is about", True),
         _DETAIL,
     ),
-    "What happened to the job at its scheduler (monarch-jobs)",
+    "Events of the job at its scheduler (monarch-jobs)",
     "SELECT timestamp_us, event, host, detail FROM job_events ORDER BY timestamp_us DESC LIMIT 50",
     "history",
 )
@@ -292,7 +292,7 @@ TELEMETRY_STATUS = Table(
         Column("dropped", "u64", "rows that were dropped, for their age, for room, or in a full ring"),
         Column("sample_weight", "f64", "for how many rows that happened each kept row stands; 1 where nothing is sampled"),
     ),
-    "What the collector of each host keeps and has dropped, by table",
+    "Rows that the collector of each host keeps and has dropped, by table",
     "SELECT table_name, sum(rows) AS rows, sum(dropped) AS dropped FROM telemetry_status GROUP BY table_name ORDER BY rows DESC",
     "live",
 )

@@ -31,7 +31,7 @@ def rref(call: EndpointCall) -> Any:
     While no mesh is active, that is the mesh of the first tensor among the arguments.
 
     `propagate` is a function of the arguments, or `"inspect"`, which waits for the endpoint. The stream waits for the endpoint where the
-    results are computed: its place is that of the call, in the order of torch calls and in that of messages. What an endpoint raises
+    results are computed: its place is that of the call, in the order of torch calls and in that of messages. An exception of an endpoint
     poisons its results, and the actor goes on. `ValueError` for actors on other procs, and for an endpoint without such a `propagate`.
     """
     name = f"{mesh_view(call.mesh).name}.{call.name}"

@@ -127,7 +127,7 @@ class Remote(FunctionReference):
         port: Port[Any] | None = None,
         selection: Literal["all", "choose"] = "all",
     ) -> None:
-        """For `monarch.actor.send`: runs it on all ranks, or on one by chance. What each rank's call returns goes to `port`, by value."""
+        """For `monarch.actor.send`: runs it on all ranks, or on one by chance. The result of each rank goes to `port`, by value."""
         place = self.place(args, kwargs)
         ranks: tuple[int, ...] = place.mesh.ranks_in_order
         chosen = range(len(ranks)) if selection == "all" else [random.randrange(len(ranks))]

@@ -74,7 +74,7 @@ class Stream:
 
 
 class Borrow:
-    """A tensor of one stream in the hands of another one, until `drop`. One that is forgotten ends when it is collected.
+    """A tensor of one stream in the hands of another one, until `drop`. A borrow without references ends when it is collected.
 
     A borrow of a borrow ends before that one: else `TypeError`.
     """

@@ -34,8 +34,8 @@ _NO_LAYOUT = ((0,), torch.uint8, "cpu")
 class Collectives:
     """Of one worker. `operations` has for each stream the number of the operation that it executes.
 
-    What a rank needs for a collective is there before it begins: a rank that fails before ends its connections, so that no other one waits
-    for it. What fails afterwards fails this rank alone, and the group stays: the others have their results, and go on with it.
+    A rank has its data before a collective begins: a rank that fails before ends its connections, so that no other one waits
+    for it. A later failure fails this rank alone, and the group stays: the others have their results, and go on with it.
     """
 
     def __init__(self, groups: Groups, rank: int, operations: dict[int, int]) -> None:

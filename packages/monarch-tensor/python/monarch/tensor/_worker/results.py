@@ -44,7 +44,7 @@ def checked_results(name: str, out: Any, expected: tuple[Any, ...]) -> list[Any]
 
 
 def _has_strides(value: torch.Tensor, layout: Layout) -> bool:
-    """Whether the same views of it exist as of the tensor of the controller. One that is expanded there has fewer."""
+    """Whether the same views of it exist as of the tensor of the controller. An expanded tensor has fewer there."""
     pairs = zip(layout.shape, value.stride(), layout.stride, strict=True)
     return value.stride() == layout.stride or 0 in layout.stride or all(one == other for size, one, other in pairs if size != 1)
 

@@ -44,7 +44,7 @@ class Shelf:
         self._waiting: dict[str, list[Any]] = {}
         # By the prefix of its keys: the reason why a group cannot be made.
         self._failed: dict[str, str] = {}
-        # Of the groups of the same ranks and stream: the collective for which one was made last.
+        # The collective for which the last group was made, by ranks and stream.
         self._latest: dict[str, int] = {}
 
     def answer(self, request: Request) -> bytes | None:

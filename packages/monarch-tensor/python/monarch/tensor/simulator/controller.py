@@ -202,7 +202,7 @@ class SimulatedController(Controller):
                 at = end
         self._log_freed(place, made)
 
-    # What real workers would answer
+    # The answers of real workers
 
     def flush(self) -> None:
         """Takes note of what has died, so that the log is complete."""

@@ -44,7 +44,7 @@ class Cluster:
     def apply(self, obj: Object, *, force: bool = False) -> Object:
         """Server-side apply as field manager `monarch`, unknown fields refused; the object as it is then.
 
-        What another field manager has set stays, and is an `ApiError` that names it; `force` takes it over.
+        Fields of another field manager stay, and raise an `ApiError` that names it; `force` takes it over.
         """
         kind, name, namespace = self._place(obj)
         query = {"fieldManager": MANAGER, "fieldValidation": "Strict", "force": "true" if force else "false"}

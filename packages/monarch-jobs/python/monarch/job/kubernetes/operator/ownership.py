@@ -1,7 +1,7 @@
 """An object that has the name of one of a mesh's, and is not the mesh's yet: whether it can become the mesh's, and how it does.
 
-An object without a controller becomes the mesh's: a manifest may bring the Service of its mesh. What other field managers have set on it
-becomes the operator's, so that the object then applied is all of it: a port of another name that stayed would be refused beside ours.
+An object without a controller becomes the mesh's: a manifest may bring the Service of its mesh. Fields that other field managers have set
+become the operator's, so that the object then applied is all of it: a port of another name that stayed would be refused beside ours.
 """
 
 from __future__ import annotations

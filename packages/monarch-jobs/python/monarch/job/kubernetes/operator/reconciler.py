@@ -3,7 +3,7 @@
 The objects are applied with force: their fields are the operator's. The template is an exception: it is overwritten only when the wanted
 one has changed, which its hash in an annotation shows, so that a webhook that rewrites images, or an admin who changes one, is not fought.
 
-What goes wrong is in the condition of the mesh and, when it is new, an event.
+A failure is in the condition of the mesh and, when it is new, an event.
 """
 
 from __future__ import annotations
