@@ -6,6 +6,7 @@ import errno
 import os
 import random
 import shutil
+import signal
 import stat
 from pathlib import Path
 
@@ -224,17 +225,37 @@ def test_reader_sees_one_whole_tree(setting: Setting, monkeypatch: pytest.Monkey
     assert len(seen) > 10 and content(setting.copy) == new
 
 
-@pytest.mark.parametrize("step", range(0, 40, 3))
-def test_interrupted_anywhere(setting: Setting, monkeypatch: pytest.MonkeyPatch, step: int) -> None:
-    """The process seems killed at that moment: the old tree is there, and the next sync works."""
-    setting.fill({f"d{i}/f{i}": "old" for i in range(5)})
-    setting.sync()
-    setting.fill({f"d{i}/f{i}": "middle" for i in range(3)})
-    setting.sync()
-    middle = content(setting.copy)
-    setting.fill({f"d{i}/f{i}": "new" for i in range(4)} | {"more": "new"})
-    tree = setting.look()
-    mirror = setting.mirror()
+def test_killed_anywhere(tmp_path: Path) -> None:
+    """SIGKILL before each system call of a sync: the old tree or the new one is there, and the next sync works."""
+    switched = 0
+    for step in range(200):
+        folder = tmp_path / str(step)
+        folder.mkdir()
+        setting = Setting(folder)
+        setting.fill({f"d{i}/f{i}": "old" for i in range(5)})
+        setting.sync()
+        setting.fill({f"d{i}/f{i}": "middle" for i in range(3)})
+        setting.sync()
+        middle = content(setting.copy)
+        setting.fill({f"d{i}/f{i}": "new" for i in range(4)} | {"more": "new"})
+        new = content(setting.source)
+        if not killed_at(setting, step):
+            break
+        assert content(setting.copy) in (middle, new)
+        switched += content(setting.copy) == new
+        setting.sync()
+        assert content(setting.copy) == new
+        assert setting.left() <= {"code", "code/lock", "code/a.tree", "code/b.tree"}
+        # The record of the next sync is true: a file that was changed by hand is found.
+        (setting.copy / "d4/f4").write_text("by hand")
+        setting.sync()
+        assert content(setting.copy) == new
+    assert step > 20 and switched
+
+
+def killed_at(setting: Setting, step: int) -> bool:
+    """Syncs in a child that kills itself before this system call; False if the sync ended before."""
+    tree, mirror = setting.look(), setting.mirror()
     child = os.fork()
     if not child:
         count = 0
@@ -244,25 +265,21 @@ def test_interrupted_anywhere(setting: Setting, monkeypatch: pytest.MonkeyPatch,
                 nonlocal count
                 count += 1
                 if count > step:
-                    os._exit(1)
+                    os.kill(os.getpid(), signal.SIGKILL)
                 return original(*args, **kwargs)  # type: ignore[operator]
 
             return call
 
-        for name in ("link", "unlink", "mkdir", "rename", "symlink", "write", "close"):
-            setattr(workspace_mirror.os, name, counted(getattr(os, name)))
+        for name in ("open", "link", "unlink", "mkdir", "rename", "symlink", "write", "close"):
+            setattr(os, name, counted(getattr(os, name)))
         try:
             exchange(mirror, tree)
         finally:
             os._exit(0)
     code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
     mirror.close()
-    new = content(setting.source)
-    # The link may have been replaced before the process ended.
-    assert content(setting.copy) in ((middle, new) if code else (new,))
-    setting.sync()
-    assert content(setting.copy) == new
-    assert setting.left() <= {"code", "code/lock", "code/a.tree", "code/b.tree"}
+    assert code in (0, -signal.SIGKILL)
+    return code != 0
 
 
 def test_changes_by_hand_are_put_right(setting: Setting) -> None:
@@ -280,6 +297,20 @@ def test_changes_by_hand_are_put_right(setting: Setting) -> None:
     shutil.rmtree(setting.copy.resolve())
     setting.sync()
     assert content(setting.copy) == content(setting.source)
+
+
+def test_base_changed_during_a_sync(setting: Setting) -> None:
+    """The receiver has looked at its trees; then a file that it is about to link is changed, and another one goes."""
+    setting.fill({"a": "1", "d/b": "2", "c": "3"})
+    setting.sync()
+    os.rename(setting.source / "a", setting.source / "moved")
+    setting.fill({"d/new": "new"})
+    mirror, tree = setting.mirror(), setting.look()
+    (setting.copy / "a").write_text("by hand")
+    (setting.copy / "c").unlink()
+    assert exchange(mirror, tree) == (2, 3)
+    assert content(setting.copy) == content(setting.source)
+    mirror.close()
 
 
 def test_compiled_code_stays_with_its_source(setting: Setting) -> None:

@@ -303,7 +303,7 @@ class _Build:
             found = parse_listing(listing)
             for name, expected in self.built[path].items():
                 if name not in found or _identity(found[name]) != expected:
-                    raise BaseChanged(f"{os.fsdecode(os.path.join(self.spare.path, path, name))} was changed by another program")
+                    raise _changed(os.path.join(self.spare.path, path, name))
             self.made[path].listing = listing
         self.spare.tree = Tree(self.spare.path, self.made)
 
@@ -367,13 +367,15 @@ class _Build:
             known = self.used.entries(rel).get(e.name)
             source = os.path.join(rel, e.name) if known is not None and known.digest == e.digest else self.mirror.elsewhere.get(e.digest)
             if source is None:
-                raise BaseChanged(f"{os.fsdecode(place)} was removed by another program")
+                raise _changed(place)
             found = self.used.attributes(os.path.dirname(source))[os.path.basename(source)]
             source = os.path.join(self.used.path, source)
             if bool(found.mode & stat.S_IXUSR) == (e.kind == EXECUTABLE):
                 try:
                     os.link(source, place)
                     return _identity(found)
+                except FileNotFoundError:
+                    raise _changed(source) from None
                 except OSError as error:  # the file system has no hard links, or this file has too many
                     del error
         fd = os.open(place, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o755 if e.kind == EXECUTABLE else 0o644)
@@ -381,7 +383,10 @@ class _Build:
             if source is None:
                 self._copy(self.mirror.pack, *self.mirror.contents[e.digest], fd)
             else:
-                other = os.open(source, os.O_RDONLY | os.O_CLOEXEC)
+                try:
+                    other = os.open(source, os.O_RDONLY | os.O_CLOEXEC)
+                except FileNotFoundError:
+                    raise _changed(source) from None
                 try:
                     self._copy(other, 0, os.fstat(other).st_size, fd)
                 finally:
@@ -408,6 +413,10 @@ class _Build:
             view = memoryview(data)
             while view:
                 view = view[os.write(target, view) :]
+
+
+def _changed(path: bytes) -> BaseChanged:
+    return BaseChanged(f"{os.fsdecode(path)} was changed by another program during the sync")
 
 
 def _unnamed_file(directory: bytes) -> int:
