@@ -48,7 +48,7 @@ class WorkspaceReceiver(Actor):
 
     @endpoint
     def receive(self, place: str, parts: list[Part]) -> None:
-        """Takes parts of files. Those of one file come in order."""
+        """Takes parts of files. The parts of one file come in order."""
         with _naming_host():
             for part in parts:
                 self.mirrors[place].receive(*part)
