@@ -52,10 +52,10 @@ def note(value):
     with open(f"{count}.{rank}", "w") as file:
         json.dump(value, file)
 
-snapshots = Snapshots()
-found = snapshots.restore()
+snapshots = Snapshots(copies=max(1, int(os.environ["WORLD_SIZE"]) - 1))
 """
 )
+RESTORED = HEAD + "found = snapshots.restore()\n"
 
 
 def notes(folder: Path, attempt: int) -> list[Any]:
@@ -64,7 +64,7 @@ def notes(folder: Path, attempt: int) -> list[Any]:
 
 def test_saves_continue_after_the_end_of_a_keeper(start: Callable[..., SPMDRun], program: Callable[[str], str], folder: Path) -> None:
     script = program(
-        HEAD
+        RESTORED
         + """
 note(found and [found[0], len(found[1]["data"])])
 if count == 0:
@@ -80,7 +80,7 @@ if count == 0:
 
 def test_attempt_without_any_keeper_starts_over(start: Callable[..., SPMDRun], program: Callable[[str], str], folder: Path) -> None:
     script = program(
-        HEAD
+        RESTORED
         + """
 snapshots.save(1, {}).get()
 note(found)
@@ -96,7 +96,7 @@ if count == 0:
 @pytest.mark.timeout(120)
 def test_copy_on_another_host_replaces_a_keeper(program: Callable[[str], str], folder: Path) -> None:
     script = program(
-        HEAD
+        RESTORED
         + """
 note(found and [found[0], found[1]["rank"]])
 if count == 0:
@@ -115,3 +115,59 @@ snapshots.save(2, {"rank": rank}).get()
         words = ["torchrun", "--nproc-per-node=1", script]
         assert run(hosts.mesh, words, workdir=str(folder), policy=ONCE).result.get().attempts == 2
     assert notes(folder, 1) == [[1, 0], [1, 1]]
+
+
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize("host_count", [2, 3])
+def test_altered_copy_is_not_restored(
+    program: Callable[[str], str], folder: Path, capfd: pytest.CaptureFixture[str], host_count: int
+) -> None:
+    """The first of the hosts with a copy alters it, and the keeper of the rank's own host has ended."""
+    script = program(
+        HEAD
+        + """
+def alter_copies():
+    own = files(os.getpid())
+    pid = keeper()
+    for fd in os.listdir(f"/proc/{pid}/fd"):
+        path = f"/proc/{pid}/fd/{fd}"
+        if "monarch-snapshot" in os.readlink(path) and os.stat(path).st_ino not in own:
+            with open(path, "r+b") as file:
+                file.seek(-1, 2)
+                while not file.peek(1)[:1].strip(b"\\0"):
+                    file.seek(-2, 1)
+                file.write(b"X")
+
+last = int(os.environ["WORLD_SIZE"]) - 1
+if count == 0:
+    assert snapshots.restore() is None
+    snapshots.save(1, {"rank": rank, "data": b"d" * 100_000}).get()
+    open(f"saved.{rank}", "w").close()
+    while not all(os.path.exists(f"saved.{other}") for other in range(last + 1)):  # polls: programs of tests have no other way to meet
+        time.sleep(0.01)  # sleeps: between two looks
+    if rank == 0:
+        alter_copies()
+        open("altered", "w").close()
+    if rank == last:
+        while not os.path.exists("altered"):  # polls: as above
+            time.sleep(0.01)  # sleeps: between two looks
+        kill_keeper()
+        raise ValueError("bad")
+    signal.pause()
+try:
+    step, state = snapshots.restore()
+    note([step, state["rank"], state["data"].count(b"d")])
+except RuntimeError as error:
+    note([error.code, str(error)])
+"""
+    )
+    with several_hosts(host_count) as hosts:
+        words = ["torchrun", "--nproc-per-node=1", script]
+        assert run(hosts.mesh, words, workdir=str(folder), policy=ONCE).result.get().attempts == 2
+    *others, of_last = notes(folder, 1)
+    assert others == [[1, rank, 100_000] for rank in range(host_count - 1)]
+    if host_count == 2:
+        assert of_last == ["snapshot_altered", "step 1 of rank 1 cannot be had: the copy on host 0 has other bytes than were saved"]
+    else:
+        assert of_last == [1, 2, 100_000]
+    assert f"host 0 has altered its copy of step 1 of rank {host_count - 1}, which was not restored" in capfd.readouterr().err

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from monarch.actor import Future, HostMesh, ProcMesh
     from monarch.extension import Promise
     from monarch.extension.mesh import Healer
-    from monarch.spmd.snapshot_choice import Held
+    from monarch.spmd.snapshot_choice import Held, Key
 
 Answer = TypeVar("Answer")
 
@@ -154,11 +154,16 @@ class Attempts(Actor):
         return await self._snapshots.keepers(group, copies, renewed=renewed)
 
     @concurrent_endpoint
-    async def saved(self, held: Held, keep: int) -> None:
-        """A rank has saved its part of a snapshot."""
-        dropped = self._snapshots.saved(held, keep)
+    async def saved(self, held: Held, digest: bytes, keep: int) -> None:
+        """A rank has saved its part of a snapshot; `digest` is that of the bytes, if other hosts have copies."""
+        dropped = self._snapshots.saved(held, digest, keep)
         if dropped is not None:
             await self._show(f"{dropped}; an attempt begins with a step that every rank has saved")
+
+    @concurrent_endpoint
+    async def altered(self, rank: int, key: Key, host: int) -> None:
+        """The copy on a host has other bytes than the rank has saved."""
+        await self._show(f"host {host} has altered its copy of step {key.step} of rank {rank}, which was not restored")
 
     @concurrent_endpoint
     async def snapshot(self, rank: int, group: int) -> Found | None:

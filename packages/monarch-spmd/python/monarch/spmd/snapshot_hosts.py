@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from monarch.actor import MonarchError, Point
 from monarch.spmd.host_pool import HostPool
-from monarch.spmd.snapshot_choice import Chosen, Dropped, Held, Key, Reports, choose, neighbours
+from monarch.spmd.snapshot_choice import MOST_INCOMPLETE, Chosen, Dropped, Held, Key, Reports, choose, neighbours, stale
 
 if TYPE_CHECKING:
     from monarch.actor import ProcMesh
@@ -17,13 +17,17 @@ _ANSWER_S = 10.0
 
 
 class Found(NamedTuple):
-    """What a rank restores: the part of `rank`, `own` the keeper of its host if that has it, and the others that have it."""
+    """What a rank restores: the part of `rank`, `own` the keeper of its host if that has it, and by host the others that have it.
+
+    `digest` is that of the bytes that the rank has saved; empty if it has not reported one.
+    """
 
     key: Key
     rank: int
     nbytes: int
+    digest: bytes
     own: Any
-    others: list[Any]
+    others: dict[int, Any]
 
 
 class SnapshotHosts:
@@ -35,6 +39,8 @@ class SnapshotHosts:
         self._meshes: list[ProcMesh] = []
         self._keepers: dict[int, Any] = {}
         self._reports = Reports()
+        # By rank: the digests of the parts that keepers may hold, as the ranks have reported them. A host knows only what it copied.
+        self._digests: dict[int, dict[Key, bytes]] = {}
         # The snapshot with which the current attempt begins.
         self._chosen: Chosen | None = None
 
@@ -52,8 +58,9 @@ class SnapshotHosts:
             await self._start(left)
         return [self._keepers[number] for number in numbers]
 
-    def saved(self, held: Held, keep: int) -> Dropped | None:
+    def saved(self, held: Held, digest: bytes, keep: int) -> Dropped | None:
         """A rank has saved its part, and the copies are whole. The first part of all that went in vain, once."""
+        self._note_digest(held, digest, keep)
         had = self._reports.dropped
         if not self._reports.add(held, keep):
             return self._reports.dropped if had is None else None
@@ -63,6 +70,14 @@ class SnapshotHosts:
             except MonarchError:  # its host is lost
                 continue
         return self._reports.dropped if had is None else None
+
+    def _note_digest(self, held: Held, digest: bytes, keep: int) -> None:
+        digests = self._digests.setdefault(held.rank, {})
+        digests[held.key] = digest
+        pinned = None if self._chosen is None else self._chosen.key
+        for key in stale(digests, (), 0, 2 * keep + MOST_INCOMPLETE):
+            if key != pinned:
+                del digests[key]
 
     def lose(self, numbers: set[int]) -> None:
         """These hosts are gone, with what they held."""
@@ -89,8 +104,9 @@ class SnapshotHosts:
         host = self._pool.left[group]
         # A keeper that was lost since is missing.
         there = {number: self._keepers[number] for number in part.hosts if number in self._keepers}
-        others = [keeper for number, keeper in there.items() if number != host]
-        return Found(chosen.key, part.rank, part.nbytes, there.get(host), others)
+        others = {number: keeper for number, keeper in there.items() if number != host}
+        digest = self._digests.get(part.rank, {}).get(chosen.key, b"")
+        return Found(chosen.key, part.rank, part.nbytes, digest, there.get(host), others)
 
     async def _held(self, number: int) -> list[Held]:
         """The contents of the keeper of a host. A keeper that has ended has none and is forgotten: the next question starts another one."""

@@ -13,6 +13,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 from monarch.actor import MonarchError
+from monarch.spmd.errors import SPMDError
 
 _MOST = 64 << 10
 
@@ -20,7 +21,10 @@ Request = Mapping[str, Any]
 
 
 class Requests:
-    """Reads requests on the running loop, and has each answered by `answer`; its errors go back as texts."""
+    """Reads requests on the running loop, and has each answered by `answer`; its errors go back as texts.
+
+    An `SPMDError` goes back with its code.
+    """
 
     def __init__(self, answer: Callable[[Request], Awaitable[dict[str, Any]]]) -> None:
         self._answer = answer
@@ -67,6 +71,8 @@ class Requests:
                 answer = await self._answer(request)
             except (MonarchError, OSError, LookupError, TypeError, ValueError, ArithmeticError) as error:
                 answer = {"error": str(error) or type(error).__name__}
+                if isinstance(error, SPMDError):
+                    answer["code"] = error.code
             os.write(reply, json.dumps({**answer, "id": request.get("id")}).encode() + b"\n")
         except OSError:  # the program is gone
             pass

@@ -1,4 +1,8 @@
-"""Snapshots of one rank, beside its program: a state goes to the keepers of its host and of the next ones, and comes back from them."""
+"""Snapshots of one rank, beside its program: a state goes to the keepers of its host and of the next ones, and comes back from them.
+
+A copy that comes back from another host has the bytes that the rank has saved, or is not restored: while the copies are made, the digest of
+the bytes goes to the actor of the run, which no host can change. The rank's own host made the state, and its file has no digest.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +10,7 @@ import asyncio
 from typing import Any
 
 from monarch.actor import MonarchError
+from monarch.extension.directory_tree import blake3
 from monarch.spmd.environment import RankPlace
 from monarch.spmd.errors import SPMDError
 from monarch.spmd.snapshot_choice import Held, Key
@@ -46,15 +51,15 @@ class RankSnapshots:
         keep, copies = int(request["keep"]), int(request["copies"])
         async with self._saving:
             try:
-                kept = await self._give(await self._keepers_for(copies), held, file, keep)
+                kept, digest = await self._give(await self._keepers_for(copies), held, file, keep)
             except SPMDError:
                 raise
             except MonarchError:
-                kept = await self._give_again(copies, held, file, keep)
-            self._control.saved.broadcast(held, keep)
+                kept, digest = await self._give_again(copies, held, file, keep)
+            self._control.saved.broadcast(held, digest, keep)
         return {"kept": kept}
 
-    async def _give_again(self, copies: int, held: Held, file: SnapshotFile, keep: int) -> list[int]:
+    async def _give_again(self, copies: int, held: Held, file: SnapshotFile, keep: int) -> tuple[list[int], bytes]:
         """After the end of a keeper, which the system kills first where memory lacks: with another one in its place."""
         self._keepers.clear()
         try:
@@ -67,19 +72,20 @@ class RankSnapshots:
                 code="snapshot_failed",
             ) from None
 
-    async def _give(self, keepers: list[Any], held: Held, file: SnapshotFile, keep: int) -> list[int]:
+    async def _give(self, keepers: list[Any], held: Held, file: SnapshotFile, keep: int) -> tuple[list[int], bytes]:
+        """The steps that this host holds, and the digest of the bytes, empty without copies."""
         own, *others = keepers
         kept: list[int] = await own.hold.call_one(held, file.path, keep)
-        if others:
-            await self._copy(others, held, file, keep)
-        return kept
+        return kept, await self._copy(others, held, file, keep) if others else b""
 
-    async def _copy(self, keepers: list[Any], held: Held, file: SnapshotFile, keep: int) -> None:
+    async def _copy(self, keepers: list[Any], held: Held, file: SnapshotFile, keep: int) -> bytes:
         offered = OfferedFile(file)
         try:
-            await asyncio.gather(*(keeper.copy.call_one(held, offered.offer, keep) for keeper in keepers))
+            copies = (keeper.copy.call_one(held, offered.offer, keep) for keeper in keepers)
+            digest, *_ = await asyncio.gather(asyncio.to_thread(blake3, file.view()), *copies)
         finally:
             await offered.end()
+        return digest
 
     def _file(self, path: str) -> SnapshotFile:
         file = SnapshotFile.at(path)
@@ -110,16 +116,22 @@ class RankSnapshots:
             except MonarchError:  # another host may have it
                 pass
         problems: list[str] = []
-        for keeper in found.others:
+        is_altered = False
+        for host, keeper in found.others.items():
             try:
                 self._restored = file = SnapshotFile()
                 await pull(await keeper.offer.call_one(found.rank, found.key), file, found.nbytes)
-                return {"path": file.path, "step": found.key.step}
             except MonarchError as error:
                 problems.append(str(error).split("\n")[0])
+                continue
+            if found.digest in (b"", await asyncio.to_thread(blake3, file.view())):
+                return {"path": file.path, "step": found.key.step}
+            self._control.altered.broadcast(found.rank, found.key, host)
+            problems.append(f"the copy on host {host} has other bytes than were saved")
+            is_altered = True
         raise SPMDError(
             f"step {found.key.step} of rank {found.rank} cannot be had: {'; '.join(problems) or 'no host has it any more'}",
-            code="snapshot_failed",
+            code="snapshot_altered" if is_altered else "snapshot_failed",
         )
 
 

@@ -124,8 +124,8 @@ class Snapshots:
         """The newest snapshot of the attempts before that all ranks have saved: its step and the state of this rank; None if there is none.
 
         All ranks of an attempt get the same step. Tensors come back on the CPU. Without `replicated` the world must have as many ranks as
-        the one that saved, and each gets its own state. `SPMDError` where the hosts that have the state are lost meanwhile, and where the
-        state does not unpickle.
+        the one that saved, and each gets its own state. `SPMDError` where the hosts that have the state are lost meanwhile, where their
+        copies have other bytes than this rank has saved, and where the state does not unpickle.
         """
         self._link.check_process()
         answers: list[Mapping[str, Any]] = []
@@ -139,7 +139,7 @@ class Snapshots:
         there.wait()
         answer = answers[0]
         if "error" in answer:
-            raise SPMDError(answer["error"], code="snapshot_failed")
+            raise SPMDError(answer["error"], code=answer.get("code", "snapshot_failed"))
         if answer["path"] is None:
             return None
         file = SnapshotFile.at(answer["path"])
