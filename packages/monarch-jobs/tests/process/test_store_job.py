@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -115,7 +116,8 @@ def test_agent_that_does_not_start_is_named(monkeypatch: pytest.MonkeyPatch, fol
     with pytest.raises(SubmitError, match="the agent ended with exit code 1"):
         StoreJob.from_store(store, **ALONE)
     # Rank 0 of another host gets this value.
-    assert store.found["monarch/monarch_worker/agent/0"].startswith("failed: ")
+    published = json.loads(store.found["monarch/monarch_worker/agent/0"])
+    assert published["address"] is None and "the agent ended with exit code 1" in published["error"]
 
 
 def test_saved_job_has_no_secret() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import json
 import os
 import secrets
 import shutil
@@ -21,7 +22,6 @@ from monarch.job.errors import JobError, SubmitError
 _TRANSPORTS = ("ipc", "tcp")
 # Seconds for a worker to listen: an interpreter on a busy machine.
 _START_S = 60.0
-_FAILED = "failed: "
 
 
 class Store(Protocol):
@@ -82,9 +82,9 @@ class StoreJob(AttachJob):
                 worker, address = _start(bytes.fromhex(store.get(f"{prefix}/secret").decode()), transport, monarch_port)
             except BaseException as error:
                 # Rank 0 waits for this.
-                store.set(place, f"{_FAILED}{error}")
+                store.set(place, _published(error=str(error)))
                 raise
-            store.set(place, address)
+            store.set(place, _published(address=address))
             _workers.append(worker)
         if number != 0:
             return None
@@ -101,11 +101,11 @@ _workers: list[subprocess.Popen[bytes]] = []
 
 
 def _made(store: Store, prefix: str, name: str, hosts: int, worker: subprocess.Popen[bytes] | None) -> StoreJob:
-    addresses = [store.get(f"{prefix}/agent/{number}").decode() for number in range(hosts)]
-    failed = [f"host {number}: {text.removeprefix(_FAILED)}" for number, text in enumerate(addresses) if text.startswith(_FAILED)]
+    found = [json.loads(store.get(f"{prefix}/agent/{number}")) for number in range(hosts)]
+    failed = [f"host {number}: {one['error']}" for number, one in enumerate(found) if one["error"] is not None]
     if failed:
         raise SubmitError("; ".join(failed), title="store job")
-    job = StoreJob({name: addresses})
+    job = StoreJob({name: [one["address"] for one in found]})
     job.secret_ = bytes.fromhex(store.get(f"{prefix}/secret").decode())
     job.worker_ = worker
     # All agents have read the secret.
@@ -113,6 +113,11 @@ def _made(store: Store, prefix: str, name: str, hosts: int, worker: subprocess.P
     if delete is not None:
         delete(f"{prefix}/secret")
     return job
+
+
+def _published(*, address: str | None = None, error: str | None = None) -> str:
+    """What rank 0 gets from the first rank of a host: the address of its agent, or the error of its start."""
+    return json.dumps({"address": address, "error": error})
 
 
 def _number(argument: str, value: int | None, variable: str) -> int:
