@@ -15,6 +15,7 @@ import torch
 import torch.distributed as dist
 
 from monarch.tensor._protocol import metrics
+from monarch.tensor._worker.groups import COLLECTIVE
 from monarch.tensor._worker.offers import offers
 from monarch.tensor._worker.poison import Poison, PoisonedElsewhere, poison_of
 
@@ -87,7 +88,7 @@ class Collectives:
         except PoisonedElsewhere:
             raise
         except Exception as e:
-            raise self._ended(group, moment, e) from e
+            raise self._ended(group, moment, began, e) from e
         result = exchange.result()
         if command.scatter and command.reduction != "stack":
             # Gloo has no reduction that scatters for all types: each rank takes its part.
@@ -104,21 +105,21 @@ class Collectives:
             return None
         return result
 
-    def _ended(self, group: Group, moment: int, error: Exception) -> Exception:
+    def _ended(self, group: Group, moment: int, began: float, error: Exception) -> Exception:
         """Closes a group in whose connections a collective has failed; gives the reason, as far as a rank has left one, or is known."""
         reason = group.store.reason()
         self.groups.fail(group, moment)
         if reason is None and not is_of_backend(error):
             return error
-        return RuntimeError(reason or f"{self._suspects(group, error)}: {error}")
+        return RuntimeError(reason or f"{self._suspects(group, began)}: {error}")
 
-    def _suspects(self, group: Group, error: Exception) -> str:
+    def _suspects(self, group: Group, began: float) -> str:
         """Who it may be, in words: back ends of torch name an address at most."""
         ended = self.groups.ended_of(group)
         if ended:
             return f"rank {ended[0]} has ended"
         ranks = ", ".join(str(r) for r in group.ranks if r != self.rank)
-        if "timed out" in str(error).lower():
+        if time.perf_counter() - began >= COLLECTIVE.total_seconds():
             return f"one of the ranks {ranks} did not come to a collective in time"
         return f"one of the ranks {ranks} has ended, or has lost its connection, in a collective"
 
@@ -139,10 +140,11 @@ class Collectives:
             except Exception as e:
                 self.groups.leave(group, moment, e)
                 raise
+            began = time.perf_counter()
             try:
                 exchange.run()
             except Exception as e:
-                raise self._ended(group, moment, e) from e
+                raise self._ended(group, moment, began, e) from e
             result = exchange.result(self.groups)
         if self.rank in sources:
             if failure is not None:
