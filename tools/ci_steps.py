@@ -31,9 +31,11 @@ _RUST_FOLDER = str(RUST.relative_to(ROOT))
 _CORE_FOLDER = str(CORE.relative_to(ROOT))
 _PYTHON_FOLDER = f"{_CORE_FOLDER}/python"
 _TESTED = tuple(word for crate in RUST_TESTED for word in ("-p", crate))
-# The profile of the wheel with two changes: link-time optimisation of every test binary takes seconds each and tests nothing, and tests
-# need assertions and overflow checks.
-_PROFILE = tuple(word for change in ("lto=false", "debug-assertions=true") for word in ("--config", f"profile.release.{change}"))
+# The profile of the wheel with three changes: link-time optimisation of every test binary takes seconds each and tests nothing, and tests
+# need assertions and overflow checks, of which cargo switches each one alone.
+_PROFILE = tuple(
+    word for change in ("lto=false", "debug-assertions=true", "overflow-checks=true") for word in ("--config", f"profile.release.{change}")
+)
 _READINESS = str((RDMA / "tests" / "unit" / "test_rdma_verbs_readiness.py").relative_to(ROOT))
 _CLIPPY = ("cargo", "clippy", "--quiet", "--locked", "--workspace", "--all-targets", "--", "-D", "warnings")
 _TENSOR_FOLDER = str(TENSOR.relative_to(ROOT))

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+from importlib.metadata import entry_points
 
 import pytest
 
 from monarch._core.config.address import BindSpec, ChannelTransport
 from monarch._core.config.config import Configuration
-from monarch._core.config.known_settings import KNOWN, declare
+from monarch._core.config.known_settings import GROUP, KNOWN, declare
 from monarch._core.config.setting import SETTINGS, Encoding, Setting
 
 declare()
@@ -77,8 +78,9 @@ CONTRACT_DEFAULTS = {
 def test_defaults() -> None:
     effective = Configuration({}).view()
     assert {name: effective[name] for name in CONTRACT_DEFAULTS} == CONTRACT_DEFAULTS
-    # monarch-rdma has 15, monarch-fs 3 and monarch-jobs 1; 0.7 does not have the latter two.
-    assert len(SETTINGS) == 31 + 52 and len(effective) == len(KNOWN) == 46 + 52 + 3 + 1
+    declared = [one.name for entry in entry_points(group=GROUP) for one in entry.load()]
+    assert sorted(effective) == sorted(KNOWN) == sorted([*SETTINGS, *declared])
+    # Every other setting has an effect that 0.7 does not have, or has no effect.
     ours = {"fs_backend", "fs_store_bytes", "fs_store_dir", "skypilot_python", "trust_all"}
     assert set(effective) - set(CONTRACT_DEFAULTS) - ours <= {one.name for one in KNOWN.values() if one.ignored}
 
