@@ -14,7 +14,8 @@ process did last, or to observe all processes of a host:
 
 - The *flight recorder* (setting `flight_recorder`): each process of the job records. `MeshFailure.recent_events` has the last events of a
   killed proc.
-- *Observers* (`monarch.extension.events.observe`, [extending.md](extending.md#events)): a program receives all events of a host.
+- *Observers* (`monarch.extension.events.observe`, [extending-events.md](extending-events.md#events)): a program receives all events of a
+  host.
 
 Recording is off by default; an event then costs one load and one test. Events are stored in a [ring](event-ring.md) of shared memory,
 which outlives the process.

@@ -7,7 +7,7 @@ import subprocess
 import pytest
 from fresh import lines, run
 
-# The excerpt of docs/extending.md for a wheel with native code.
+# The excerpt of docs/extending-calls.md for a wheel with native code.
 LIBRARY = """
 #include <pthread.h>
 #include <stddef.h>

@@ -20,7 +20,7 @@ const MALFORMED: c_int = 2;
 /// The name of the capsule, which changes with the table. Native code that takes the promise renames the capsule.
 const NAME: &std::ffi::CStr = c"monarch.promise.1";
 
-/// `struct monarch_promise` of docs/extending.md.
+/// `struct monarch_promise` of docs/extending-calls.md.
 #[repr(C)]
 pub struct NativePromise {
     set_result: unsafe extern "C" fn(*mut NativePromise, *const u8, usize) -> c_int,

@@ -68,7 +68,7 @@ class Promise(Generic[T]):
     def native_handle(self, decode: Callable[[bytes], T] | None = None) -> object:
         """Hands the promise to native code, which sets it from any thread without the GIL, with bytes or with the text of an error.
 
-        The result is a capsule with the table of docs/extending.md. `decode` converts the bytes to the value when the future is first read;
+        The capsule has the table of docs/extending-calls.md. `decode` converts the bytes to the value when the future is first read;
         else the bytes are the value. From now on `set_result` and `set_exception` raise `RuntimeError`, as does a second call.
         """
         from monarch._core._native import native_promise
