@@ -78,7 +78,7 @@ def _lines() -> Iterator[str]:
         if setting.ignored
     ]
     yield _table(("Key", "Type", "Default", "Environment", "Why it has no meaning here"), rows)
-    yield f"No keys any more, refused like any unknown key: {_names(table.DROPPED)}.\n"
+    yield f"Former keys, which are refused like any unknown key: {_names(table.DROPPED)}.\n"
 
 
 def _rows(settings: Iterable[Any]) -> str:
