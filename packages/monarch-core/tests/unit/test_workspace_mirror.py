@@ -313,6 +313,26 @@ def test_base_changed_during_a_sync(setting: Setting) -> None:
     mirror.close()
 
 
+def test_base_that_keeps_changing_is_an_error(setting: Setting, monkeypatch: pytest.MonkeyPatch) -> None:
+    setting.fill({"a": "1", "d/b": "2"})
+    setting.sync()
+    setting.fill({"a": "changed"})
+    original = workspace_mirror.list_directories
+
+    def changed_before(paths: list[bytes]) -> list[bytes | OSError]:
+        with open(os.path.join(paths[0], b"a"), "w") as file:
+            file.write("by hand")
+        return original(paths)
+
+    monkeypatch.setattr(workspace_mirror, "list_directories", changed_before)
+    with pytest.raises(RuntimeError, match=r"/a was changed by another program during the sync"):
+        setting.sync()
+    assert (setting.copy / "a").read_text() == "1"
+    monkeypatch.undo()
+    setting.sync()
+    assert content(setting.copy) == content(setting.source)
+
+
 def test_compiled_code_stays_with_its_source(setting: Setting) -> None:
     setting.fill({"a.py": "1", "b.py": "1"})
     setting.sync()
