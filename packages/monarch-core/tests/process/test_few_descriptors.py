@@ -30,18 +30,24 @@ def test_client_with_few_descriptors_starts_or_fails_clearly(count: int) -> None
 
 
 def test_failed_import_names_the_missing_descriptors() -> None:
-    """The loader raises an `ImportError` at the first such module. Its text is the only source of the reason."""
+    """The loader raises an `ImportError` at the first such module, whose text depends on the language."""
     source = """
+    import os
+    import resource
     import sys
     from monarch.actor import this_host
 
     assert "_pickle" not in sys.modules
+    resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))
 
     class Loader:
         def find_spec(self, name, *more):
             if name == "_pickle":
-                text = "/x/_pickle.so: cannot open shared object file: Too many open files"
-                raise ImportError(text, name=name, path="/x/_pickle.so")
+                try:
+                    while True:
+                        os.dup(0)
+                except OSError:
+                    raise ImportError("Zu viele offene Dateien", name=name, path="/x/_pickle.so") from None
 
     sys.meta_path.insert(0, Loader())
     this_host()
@@ -49,6 +55,23 @@ def test_failed_import_names_the_missing_descriptors() -> None:
     done = run(source, check=False)
     last = done.stderr.splitlines()[-1]
     assert (done.returncode, last) == (1, "OSError: [Errno 24] cannot start the runtime: Too many open files: '/x/_pickle.so'"), done
+
+
+def test_failed_import_with_descriptors_is_itself() -> None:
+    source = """
+    import sys
+    from monarch.actor import this_host
+
+    class Loader:
+        def find_spec(self, name, *more):
+            if name == "_pickle":
+                raise ImportError("Too many open files in the text alone", name=name)
+
+    sys.meta_path.insert(0, Loader())
+    this_host()
+    """
+    done = run(source, check=False)
+    assert (done.returncode, done.stderr.splitlines()[-1]) == (1, "ImportError: Too many open files in the text alone"), done
 
 
 # Numbers of free descriptors, at each of which another step fails.

@@ -349,6 +349,29 @@ def test_another_user_sees_nothing(procs: ProcMesh) -> None:
     assert (done.stdout, done.stderr) == ("[] []\n", "")
 
 
+def test_agent_of_another_user_is_left_out() -> None:
+    """The directory of control sockets is not available to the agent, which has an abstract name."""
+    if os.getuid() != 0:
+        pytest.skip("needs root, to become another user")
+    code = """
+import os, socket
+os.setuid(65534)
+with socket.socket(socket.AF_UNIX) as listener:
+    listener.bind("\\0monarch-00000000000000ab")
+    listener.listen()
+    print("listens", flush=True)
+    input()
+"""
+    with subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as other:
+        assert other.stdout is not None
+        assert other.stdout.readline() == "listens\n"
+        try:
+            assert 0xAB in inspection.agents()
+            assert 0xAB not in [one.agent for one in inspection.look(inspection.STATE)]
+        finally:
+            other.communicate("\n")
+
+
 def test_malformed_bytes_on_control_sockets_disturb_nothing(procs: ProcMesh) -> None:
     worker = procs.spawn("w", Worker)
     worker.pid.call().get()

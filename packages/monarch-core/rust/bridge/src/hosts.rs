@@ -5,9 +5,10 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use net::address::Address;
+use net::dial::error_text;
 use net::lock::lock;
 use net::trust::{DialTrust, JobId, Policy, Secret, SitePki};
-use pyo3::exceptions::PyValueError;
+use pyo3::exceptions::{PyOSError, PyValueError};
 use pyo3::prelude::*;
 use runtime::gateway::{self, Wanted};
 use runtime::{Gateway, Mode, Node};
@@ -65,6 +66,14 @@ pub struct Hosts {
     trusts: Mutex<Vec<(Trust, Arc<DialTrust>)>>,
 }
 
+/// The error with its number, which `OSError` in Python has as `errno`.
+fn numbered(e: std::io::Error) -> PyErr {
+    match e.raw_os_error() {
+        Some(number) => PyOSError::new_err((number, error_text(&e))),
+        None => PyErr::from(e),
+    }
+}
+
 fn seconds(s: f64) -> Duration {
     Duration::try_from_secs_f64(s).unwrap_or(Duration::MAX / 4)
 }
@@ -87,7 +96,7 @@ impl Hosts {
 
     /// Accepts clients at the address; returns the port.
     fn listen(&self, at: Where, trust: Trust) -> PyResult<u16> {
-        Ok(self.gateway.listen(&address(at)?, trust.policy()?)?)
+        self.gateway.listen(&address(at)?, trust.policy()?).map_err(numbered)
     }
 
     /// Reaches all hosts through the agent at this address (a gateway; `text` is the address as the user gave it). The gateway has joined

@@ -1,10 +1,12 @@
 //! The inspection of a job from a process that is no part of the job.
 
-use std::io::{Read, Write};
+use std::io::{self, Read, Write};
+use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
+use net::control_socket::OtherUser;
 use net::dial::error_text;
-use pyo3::exceptions::PyOSError;
+use pyo3::exceptions::{PyOSError, PyPermissionError};
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 use runtime::node::external_process::{self, other_version};
@@ -34,18 +36,25 @@ pub fn control_directory() -> String {
     net::control_socket::of_user().to_string_lossy().into_owned()
 }
 
-/// Sends an inspection request to the agent with this uid; returns its answer as JSON. Raises `OSError` without an answer within `timeout`
-/// seconds.
+/// Sends an inspection request to the agent with this uid; returns its answer as JSON. Raises `PermissionError` for the agent of another
+/// user, and another `OSError` without an answer within `timeout` seconds.
 #[pyfunction]
 pub fn inspect_agent<'py>(py: Python<'py>, agent: u64, me: u64, what: u8, timeout: f64) -> PyResult<Bound<'py, PyBytes>> {
-    let body = gil::blocking(py, || ask(ProcUid(agent), ProcUid(me), what, Duration::from_secs_f64(timeout)));
-    body.map(|b| PyBytes::new(py, &b)).map_err(PyOSError::new_err)
+    let deadline = Instant::now() + Duration::from_secs_f64(timeout);
+    let body = gil::blocking(py, || {
+        let fd = external_process::dial(ProcUid(agent), ProcUid(me)).map_err(|e| unreachable(&e))?;
+        ask(fd, what, deadline).map_err(PyOSError::new_err)
+    });
+    body.map(|b| PyBytes::new(py, &b))
 }
 
-/// Connects to an agent, sends the request, and reads frames until the answer.
-fn ask(agent: ProcUid, me: ProcUid, what: u8, timeout: Duration) -> Result<Vec<u8>, String> {
-    let deadline = Instant::now() + timeout;
-    let fd = external_process::dial(agent, me).map_err(|e| format!("cannot reach it: {}", error_text(&e)))?;
+fn unreachable(e: &io::Error) -> PyErr {
+    let text = format!("cannot reach it: {}", error_text(e));
+    if OtherUser::is_cause_of(e) { PyPermissionError::new_err(text) } else { PyOSError::new_err(text) }
+}
+
+/// Sends the request to an agent, and reads frames until the answer.
+fn ask(fd: OwnedFd, what: u8, deadline: Instant) -> Result<Vec<u8>, String> {
     let mut stream = std::os::unix::net::UnixStream::from(fd);
     let question = Frame::Control(Control::Inspect { id: 1, what }).encode();
     stream.write_all(&question).map_err(|e| format!("it does not listen: {e}"))?;

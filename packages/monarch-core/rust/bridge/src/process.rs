@@ -22,7 +22,7 @@ use crate::pending_call::{PendingCall, mode};
 use crate::process_end::ProcessEnd;
 use crate::signal;
 use crate::supervision::Supervision;
-use crate::system_event::event;
+use crate::system_event::{drain_limits, event};
 use crate::timeline::Timeline;
 use ::bulk::bulk::Jobs;
 
@@ -159,10 +159,10 @@ impl Process {
         Ok(())
     }
 
-    fn stop_proc(&self, uid: u64, grace: f64, reason: String) -> PyResult<()> {
+    fn stop_proc(&self, uid: u64, grace: f64, drain: (f64, f64), reason: String) -> PyResult<()> {
         fork::check_not_forked()?;
-        let uid = ProcUid(uid);
-        self.node.to_agent_of(self.node.host_of(uid), Control::StopProc { uid, grace_ms: (grace * 1e3) as u64, reason });
+        let (uid, drain) = (ProcUid(uid), Some(drain_limits(drain)));
+        self.node.to_agent_of(self.node.host_of(uid), Control::StopProc { uid, grace_ms: (grace * 1e3) as u64, drain, reason });
         Ok(())
     }
 
@@ -294,9 +294,9 @@ impl Process {
     }
 
     /// Stops the procs of this agent that external processes have spawned.
-    fn stop_external_procs(&self, grace: f64, reason: &str) {
+    fn stop_external_procs(&self, grace: f64, drain: (f64, f64), reason: &str) {
         if let Some(agent) = self.node.agent() {
-            agent.stop_external_procs(Duration::from_secs_f64(grace), reason);
+            agent.stop_external_procs(Duration::from_secs_f64(grace), drain_limits(drain), reason);
         }
     }
 

@@ -7,6 +7,7 @@ use pyo3::types::PyBytes;
 use runtime::node::system::FAILURE;
 use runtime::supervision::Member;
 use runtime::{Node, SystemEvent};
+use wire::control::DrainLimits;
 use wire::cursor::Cursor;
 use wire::exit::ProcEnd;
 use wire::{ExitReason, MailboxId, ProcUid};
@@ -29,8 +30,8 @@ macro_rules! classes {
 classes! {
     /// An actor is to be spawned in this process.
     SpawnActor { mailbox: u64, spec: Py<PyBytes>, }
-    /// This proc is to end.
-    StopProc { reason: String, }
+    /// This proc is to end. `drain` has the limits in seconds for a message of an actor, and for all messages of an actor.
+    StopProc { drain: Option<(f64, f64)>, reason: String, }
     /// Processes have ended, of one cause. `actions` are the decisions about it.
     ProcsEnded { ends: Vec<(u64, Py<ProcessEnd>)>, actions: Vec<Py<PyAny>>, }
     /// An actor of a mesh that this process owns has failed. `actions` are the decisions about it.
@@ -55,11 +56,19 @@ classes! {
     LaunchProc { proc: u64, setup: Py<PyBytes>, }
 }
 
+/// The limits from Python: in seconds, for a message of an actor and for all messages of an actor.
+pub fn drain_limits((message, actor): (f64, f64)) -> DrainLimits {
+    DrainLimits { message_ms: (message * 1e3) as u64, actor_ms: (actor * 1e3) as u64 }
+}
+
 pub fn event(py: Python<'_>, node: &Node, e: SystemEvent) -> PyResult<Py<PyAny>> {
     let bytes = |b: &[u8]| PyBytes::new(py, b).unbind();
     Ok(match e {
         SystemEvent::SpawnActor { mailbox, spec, .. } => Py::new(py, SpawnActor { mailbox: mailbox.0, spec: bytes(&spec) })?.into_any(),
-        SystemEvent::StopProc { reason, .. } => Py::new(py, StopProc { reason })?.into_any(),
+        SystemEvent::StopProc { drain, reason, .. } => {
+            let drain = drain.map(|limits| (limits.message_ms as f64 / 1e3, limits.actor_ms as f64 / 1e3));
+            Py::new(py, StopProc { drain, reason })?.into_any()
+        }
         SystemEvent::ProcsEnded { ends } => {
             let died = |(proc, end): &(ProcUid, ProcEnd)| end.cleaning.iter().map(|m| (*proc, *m)).collect::<Vec<_>>();
             let cleaning: Vec<_> = ends.iter().flat_map(died).collect();

@@ -94,6 +94,17 @@ pub fn forget(name: &str) {
     let _ = fs::remove_file(of_user().join(name));
 }
 
+/// The reason inside of the error of `connect` if the process at the other end belongs to another user.
+#[derive(Debug, thiserror::Error)]
+#[error("the process at the other end belongs to another user")]
+pub struct OtherUser;
+
+impl OtherUser {
+    pub fn is_cause_of(error: &io::Error) -> bool {
+        error.get_ref().is_some_and(|reason| reason.is::<OtherUser>())
+    }
+}
+
 /// Connects to a socket of this user by its name; the result is non-blocking. The call waits up to `timeout` for a place in the queue of
 /// the other side, and then fails with `WouldBlock`.
 pub fn connect(name: &str, kind: Kind, timeout: Duration) -> io::Result<OwnedFd> {
@@ -110,7 +121,7 @@ pub fn connect(name: &str, kind: Kind, timeout: Duration) -> io::Result<OwnedFd>
         _ => e,
     })?;
     if sys::peer_user(fd.as_raw_fd())? != sys::user() {
-        return Err(io::Error::new(io::ErrorKind::PermissionDenied, "the process at the other end belongs to another user"));
+        return Err(io::Error::new(io::ErrorKind::PermissionDenied, OtherUser));
     }
     Ok(fd)
 }

@@ -175,7 +175,7 @@ fn stranger_gets_no_procs() {
 fn stopped_proc_may_end_by_itself() {
     let host = Host::simulated(1);
     let proc = host.proc(101);
-    host.agent.stop_proc(proc.uid(), GRACE, "enough");
+    host.agent.stop_proc(proc.uid(), GRACE, None, "enough");
     proc.expect(|e| matches!(e, SystemEvent::StopProc { .. }).then_some(()));
     host.exits(&proc, 0);
     assert_eq!(host.process.end_of(proc.uid()).reason, stopped("enough"));
@@ -186,7 +186,7 @@ fn stopped_proc_may_end_by_itself() {
 fn stopped_proc_is_killed_after_its_grace() {
     let host = Host::simulated(1);
     let proc = host.proc(101);
-    host.agent.stop_proc(proc.uid(), GRACE, "enough");
+    host.agent.stop_proc(proc.uid(), GRACE, None, "enough");
     assert_eq!(host.process.end_of(proc.uid()).reason, stopped("enough"));
     assert_eq!(host.elapsed(), GRACE);
 }
@@ -195,8 +195,8 @@ fn stopped_proc_is_killed_after_its_grace() {
 fn first_stop_gives_the_reason() {
     let host = Host::simulated(1);
     let proc = host.proc(101);
-    host.agent.stop_proc(proc.uid(), GRACE, "first");
-    host.agent.stop_proc(proc.uid(), GRACE, "second");
+    host.agent.stop_proc(proc.uid(), GRACE, None, "first");
+    host.agent.stop_proc(proc.uid(), GRACE, None, "second");
     assert_eq!(host.process.end_of(proc.uid()).reason, stopped("first"));
 }
 
@@ -204,7 +204,7 @@ fn first_stop_gives_the_reason() {
 fn clean_up_moves_the_kill() {
     let host = Host::simulated(1);
     let proc = host.proc(101);
-    host.agent.stop_proc(proc.uid(), GRACE, "enough");
+    host.agent.stop_proc(proc.uid(), GRACE, None, "enough");
     proc.node.to_agent(Control::Extend { grace_ms: 2 * GRACE.as_millis() as u64 });
     assert_eq!(host.process.end_of(proc.uid()).reason, stopped("enough"));
     assert_eq!(host.elapsed(), 2 * GRACE);
@@ -215,7 +215,7 @@ fn crash_in_a_clean_up_is_no_stop() {
     let host = Host::simulated(1);
     let (crashes, ends) = (host.proc(101), host.proc(102));
     for proc in [&crashes, &ends] {
-        host.agent.stop_proc(proc.uid(), GRACE, "enough");
+        host.agent.stop_proc(proc.uid(), GRACE, None, "enough");
         proc.node.to_agent(Control::Cleanup { mesh: BOX, begins: true });
     }
     ends.node.to_agent(Control::Cleanup { mesh: BOX, begins: false });
@@ -234,7 +234,7 @@ fn crash_in_a_clean_up_is_no_stop() {
 fn proc_killed_during_cleanup_counts_as_stopped() {
     let host = Host::simulated(1);
     let proc = host.proc(101);
-    host.agent.stop_proc(proc.uid(), GRACE, "enough");
+    host.agent.stop_proc(proc.uid(), GRACE, None, "enough");
     proc.node.to_agent(Control::Cleanup { mesh: BOX, begins: true });
     assert_eq!(host.process.end_of(proc.uid()).reason, stopped("enough"));
 }

@@ -299,7 +299,7 @@ fn frame_to_an_agent_waits_for_offered_parts() {
     let pair = Pair::new();
     pair.memory.pulls(&[Pull::Later]);
     pair.send(&large(3));
-    let stop = Control::StopProc { uid: pair.receiver.uid(), grace_ms: 60_000, reason: "enough".to_owned() };
+    let stop = Control::StopProc { uid: pair.receiver.uid(), grace_ms: 60_000, drain: None, reason: "enough".to_owned() };
     pair.sender.node.peer(host_id(0)).send_control(stop);
     while pair.memory.paused.lock().unwrap().is_empty() {
         pair.receiver.settle(&pair.cluster.client.process);
@@ -318,7 +318,7 @@ fn frame_to_an_agent_outlives_the_receiver() {
     let second = pair.cluster.proc(0, 202);
     pair.memory.pulls(&[Pull::Later]);
     pair.send(&large(3));
-    let stop = Control::StopProc { uid: second.uid(), grace_ms: 60_000, reason: "enough".to_owned() };
+    let stop = Control::StopProc { uid: second.uid(), grace_ms: 60_000, drain: None, reason: "enough".to_owned() };
     pair.sender.node.peer(host_id(0)).send_control(stop);
     pair.cluster.workers[0].agent.kill(pair.receiver.uid());
     second.expect(|e| matches!(e, SystemEvent::StopProc { .. }).then_some(()));

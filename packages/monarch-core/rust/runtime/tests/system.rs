@@ -32,7 +32,7 @@ fn events_come_in_order() {
 #[test]
 fn only_failures_are_in_flight() {
     let q = SystemQueue::default();
-    q.push(SystemEvent::StopProc { grace_ms: 0, reason: String::new() });
+    q.push(SystemEvent::StopProc { grace_ms: 0, drain: None, reason: String::new() });
     q.push(request(FAILURE + 1));
     q.settle();
     q.push(request(FAILURE));

@@ -25,6 +25,15 @@ pub struct ProcPlan {
     pub capture: String,
 }
 
+/// The time limits for the messages that the actors of a proc have received before its stop.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct DrainLimits {
+    /// For each message that an actor is handling.
+    pub message_ms: u64,
+    /// For all messages of an actor.
+    pub actor_ms: u64,
+}
+
 /// A host of a job with the addresses of its agent.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct HostEntry {
@@ -91,9 +100,11 @@ pub enum Control {
         spec: Vec<u8>,
     },
     /// Requests the end of a proc, gracefully within `grace_ms` and then by SIGKILL. If it is sent to the proc itself, no kill follows.
+    /// Without `drain`, the limits are the proc's own.
     StopProc {
         uid: ProcUid,
         grace_ms: u64,
+        drain: Option<DrainLimits>,
         reason: String,
     },
     /// A proc that is being stopped needs more time, because it runs a clean-up.

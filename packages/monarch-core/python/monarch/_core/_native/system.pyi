@@ -84,6 +84,8 @@ class StopProc:
     """A request to end this proc."""
 
     @property
+    def drain(self) -> tuple[float, float] | None: ...
+    @property
     def reason(self) -> str: ...
 
 @final

@@ -50,13 +50,7 @@ def actor_error(result: Result, mesh: str, method: str) -> ActorError:
 
 def exit_reason(end: ProcessEnd) -> ExitReason:
     """The `ExitReason` of a process's end."""
-    detail = plain_reason(end.detail) if end.is_stop else end.detail
-    return ExitReason(end.kind, code=end.exit_code, signal=end.signal, core_dumped=end.core_dumped, detail=detail or None)
-
-
-def plain_reason(reason: str) -> str:
-    parts = reason.split("\n", 2)
-    return parts[2] if len(parts) == 3 else reason
+    return ExitReason(end.kind, code=end.exit_code, signal=end.signal, core_dumped=end.core_dumped, detail=end.detail or None)
 
 
 def proc_ended_failure(info: MeshInfo, rank: int, body: bytes | ProcessEnd) -> MeshFailure:

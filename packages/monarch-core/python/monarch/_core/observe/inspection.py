@@ -66,9 +66,9 @@ def _look_at(agent: int, what: int, timeout: float) -> Look | None:
 
     try:
         answer = json.loads(inspect_agent(agent, new_uid(), what, timeout))
+    except PermissionError:
+        return None
     except OSError as e:
-        if "another user" in str(e):
-            return None
         pid = agent_pid(agent)
         return Look(agent, None, (pid and _stopped(pid)) or str(e), pid)
     return Look(agent, answer, None, answer["agent_pid"])

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import errno
 import os
 import sys
 
 from monarch._core._native import Process as NativeProcess
-from monarch._core._native import block_if_exiting, thread_limit
+from monarch._core._native import block_if_exiting
 from monarch._core.config import config
 from monarch._core.process.current import has_exited
 from monarch._core.process.environment import host_name
@@ -39,17 +38,11 @@ def start_client(uid: int = 0) -> LocalProcess:
         native.close_agent(0.0)
         raise OSError(e.errno, f"cannot start the runtime: {e.strerror}", e.filename) from None
     except ImportError as e:
+        shortage = _descriptor_shortage()
         native.close_agent(0.0)
-        for number in (errno.EMFILE, errno.ENFILE):
-            # The loader of extension modules gives its reason only as a text.
-            if os.strerror(number) in str(e):
-                raise OSError(number, f"cannot start the runtime: {os.strerror(number)}", e.path) from None
-        raise
-    except RuntimeError as e:
-        native.close_agent(0.0)
-        if "can't start new thread" in str(e):
-            raise RuntimeError(f"cannot start the runtime: {e}{thread_limit()}") from None
-        raise
+        if shortage is None:
+            raise
+        raise OSError(shortage.errno, f"cannot start the runtime: {shortage.strerror}", e.path) from None
     except BaseException:  # no thread can be started: a client without housekeeping would wait for ever
         native.close_agent(0.0)
         raise
@@ -61,6 +54,15 @@ def zygote_command(executable: str | None = None) -> list[str]:
 
     code = f"import sys; sys.path[:] = {import_path()!r}; from monarch._core.start.zygote import main; main()"
     return [executable or sys.executable, "-c", code]
+
+
+def _descriptor_shortage() -> OSError | None:
+    """The error of an open file now; None if descriptors are left. The loader of extension modules reports a shortage as a text only."""
+    try:
+        os.close(os.open(os.devnull, os.O_RDONLY))
+    except OSError as e:
+        return e
+    return None
 
 
 def _open_standard_descriptors() -> None:

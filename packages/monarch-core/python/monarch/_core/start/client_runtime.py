@@ -8,6 +8,7 @@ from __future__ import annotations
 import sys
 from _thread import start_new_thread
 
+from monarch._core._native import thread_limit
 from monarch._core.call import failure_imports as _failure_imports
 from monarch._core.config import duration as _duration
 from monarch._core.process import log_directory as _log_directory
@@ -31,7 +32,10 @@ def begin(native: NativeProcess) -> LocalProcess:
     """Makes this process the client, on its native node."""
     process = LocalProcess(native, host_name(), "client")
     process.start_variables = start_variables()
-    start_new_thread(run_client, (process,))
+    try:
+        start_new_thread(run_client, (process,))
+    except RuntimeError as e:
+        raise RuntimeError(f"cannot start the runtime: {e}{thread_limit()}") from None
     set_process(process)
     register_exit(process)
     if is_main_thread():

@@ -41,7 +41,7 @@ from monarch._core.process.process import (
     LocalProcess,
 )
 from monarch._core.process.root_fault import first_calls
-from monarch._core.supervise.supervision import CANCEL_TIME, actor_failed, parse_stop_reason, procs_ended
+from monarch._core.supervise.supervision import CANCEL_TIME, actor_failed, drain_bounds, procs_ended
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -197,7 +197,7 @@ class Housekeeping:
             case ProcUnresponsive():
                 runtime_log.proc_unresponsive(event.proc, event.evidence, event.stacks)
             case StopProc():
-                self._stop(event.reason)
+                self._stop(event.reason, event.drain or drain_bounds())
             case RootLost():
                 return True
             case HostAudit() | HostShutdown() | JobEnded():
@@ -283,11 +283,11 @@ class Housekeeping:
 
             (fault.handle_request if kind == FAULT else fault.handle_delay)(process, sender, slot, body)
 
-    def _stop(self, text: str) -> None:
+    def _stop(self, reason: str, bounds: tuple[float, float]) -> None:
         """Stops the actors of this proc within the bounds, because the proc must end."""
         if self.deadline is not None:
             return
-        reason, each, whole = parse_stop_reason(text)
+        each, whole = bounds
         self.deadline = self.process.now() + whole
         self.process.closed = True
         from monarch._core._native import Targets

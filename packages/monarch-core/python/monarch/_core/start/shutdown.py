@@ -133,7 +133,7 @@ def _stop_everything(process: LocalProcess, each: float, whole: float) -> None:
     """Stops the meshes that the root owns; actors stop their own. Processes that remain after the time are killed."""
     import time
 
-    from monarch._core.supervise.supervision import CLIENT_EXITS, stop_reason
+    from monarch._core.supervise.supervision import CLIENT_EXITS
 
     native = process.native
     faults = loaded_module("monarch._core.testing.fault")
@@ -162,13 +162,12 @@ def _stop_everything(process: LocalProcess, each: float, whole: float) -> None:
         elif process.uid in mesh.info.procs:
             stopping.append(mesh.stop(CLIENT_EXITS, (each, whole)))
         mesh.info.stopped = mesh.info.stopped or CLIENT_EXITS
-    text = stop_reason(CLIENT_EXITS, each, whole)
     end = time.monotonic() + whole + cleanup + _STOP_TIMEOUT
     left = [uid for uid in procs - absent if uid not in process.ended]
     elsewhere = native.cell(GATHER, len(left), left) if process.hosts is not None and left else None
     for uid in procs:
-        native.stop_proc(uid, whole + _KILL_DELAY, text)
-    native.stop_external_procs(whole + _KILL_DELAY, text)
+        native.stop_proc(uid, whole + _KILL_DELAY, (each, whole), CLIENT_EXITS)
+    native.stop_external_procs(whole + _KILL_DELAY, (each, whole), CLIENT_EXITS)
     for future in stopping:
         try:
             future.get(timeout=max(0.0, end - time.monotonic()))

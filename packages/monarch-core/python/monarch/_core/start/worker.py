@@ -95,12 +95,9 @@ class WorkerLoop:
             except OSError as e:
                 import errno
 
-                # The error of native code has its number in the text only.
-                text, _, found = str(e).partition(" (os error ")
-                code = e.errno or int(found.rstrip(")") or 0)
-                if code == errno.EADDRINUSE and attempt + 1 < tries and kind == "tcp" and number:
+                if e.errno == errno.EADDRINUSE and attempt + 1 < tries and kind == "tcp" and number:
                     continue
-                raise CannotListen(code or None, f"listen: {bound.url}: {os.strerror(e.errno) if e.errno else text}") from None
+                raise CannotListen(e.errno, f"listen: {bound.url}: {os.strerror(e.errno) if e.errno else e}") from None
         raise AssertionError("unreachable")
 
     @property

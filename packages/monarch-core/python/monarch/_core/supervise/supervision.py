@@ -142,7 +142,7 @@ class OwnedMesh:
         each, whole = bounds or drain_bounds()
         end = config.seconds("process_exit_timeout") or 0.0
         for proc in info.procs:
-            native.stop_proc(proc, whole + end if bounds is None else each, stop_reason(reason, each, whole))
+            native.stop_proc(proc, whole + end if bounds is None else each, (each, whole), reason)
         return new_future(cell, self._procs_stopped)
 
     def _procs_stopped(self, cell: PendingCall) -> None:
@@ -191,18 +191,6 @@ def stop_body(reason: str, each: float, whole: float) -> bytes:
     import marshal
 
     return marshal.dumps((reason, each, whole))
-
-
-def stop_reason(reason: str, each: float, whole: float) -> str:
-    """The reason of a stop in its form for a proc, with the bounds of its actors' drains."""
-    return f"{each}\n{whole}\n{reason}"
-
-
-def parse_stop_reason(text: str) -> tuple[str, float, float]:
-    parts = text.split("\n", 2)
-    if len(parts) < 3:  # a reason of the agent itself
-        return text, *drain_bounds()
-    return parts[2], float(parts[0]), float(parts[1])
 
 
 def actor_failed(process: LocalProcess, event: ActorFailed) -> None:

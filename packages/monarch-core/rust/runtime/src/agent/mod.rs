@@ -45,7 +45,7 @@ use net::control_socket;
 use net::lock::lock;
 use net::sys;
 use serde_json::value::RawValue;
-use wire::control::ProcPlan;
+use wire::control::{DrainLimits, ProcPlan};
 use wire::exit::{ExitReason, ProcEnd};
 use wire::{Control, ProcUid};
 
@@ -227,8 +227,8 @@ impl Agent {
                 });
             }
             // On the I/O thread, after a spawn of the same proc that may wait there.
-            Control::StopProc { uid, grace_ms, reason } => {
-                self.on_io_thread(move |a| a.stop_proc(uid, Duration::from_millis(grace_ms), &reason))
+            Control::StopProc { uid, grace_ms, drain, reason } => {
+                self.on_io_thread(move |a| a.stop_proc(uid, Duration::from_millis(grace_ms), drain, &reason))
             }
             Control::Pong { .. } => self.ponged(from),
             Control::Inspect { id, what } => self.inspect_all(Requester::Peer(from, id), what),
@@ -390,8 +390,8 @@ impl Agent {
 
     // ---- ending
 
-    /// Asks a proc to stop, and kills it after `grace`.
-    pub fn stop_proc(&self, uid: ProcUid, grace: Duration, reason: &str) {
+    /// Asks a proc to stop, and kills it after `grace`. Without `drain`, the limits for its messages are its own.
+    pub fn stop_proc(&self, uid: ProcUid, grace: Duration, drain: Option<DrainLimits>, reason: &str) {
         let Some(node) = self.node.upgrade() else { return };
         {
             let mut state = lock(&self.state);
@@ -400,7 +400,7 @@ impl Agent {
                 p.stopping = Some(reason.to_owned());
             }
         }
-        let control = Control::StopProc { uid, grace_ms: grace.as_millis() as u64, reason: reason.to_owned() };
+        let control = Control::StopProc { uid, grace_ms: grace.as_millis() as u64, drain, reason: reason.to_owned() };
         node.peer_unlinked(uid).0.send_control(control);
         self.kill_later(uid, grace);
     }
@@ -549,7 +549,7 @@ impl Agent {
         }
         node.procs_ended(ends.into_iter().map(|(uid, end, _)| (uid, end)).collect());
         for o in orphans {
-            self.stop_proc(o, LINGER, "its owner is gone");
+            self.stop_proc(o, LINGER, None, "its owner is gone");
         }
         self.idle.notify_all();
     }

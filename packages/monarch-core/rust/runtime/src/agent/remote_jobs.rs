@@ -100,7 +100,7 @@ impl Agent {
             let is_orphan = |p: &Proc| p.stopping.is_none() && ends.iter().any(|(uid, _)| *uid == p.owner);
             state.procs.iter().filter(|(_, p)| is_orphan(p)).map(|(uid, _)| *uid).collect()
         };
-        orphans.into_iter().for_each(|uid| self.stop_proc(uid, LINGER, "its owner is gone"));
+        orphans.into_iter().for_each(|uid| self.stop_proc(uid, LINGER, None, "its owner is gone"));
     }
 
     /// Handles the end of a host: notifies the procs that have exchanged frames with it, and stops the procs whose owner was on it.
@@ -112,7 +112,7 @@ impl Agent {
             state.procs.iter().filter(|(_, p)| p.stopping.is_none() && there(&p.owner)).map(|(uid, _)| *uid).collect()
         };
         self.notify_of_host(&node, host, end, None);
-        orphans.into_iter().for_each(|uid| self.stop_proc(uid, LINGER, "its owner is gone"));
+        orphans.into_iter().for_each(|uid| self.stop_proc(uid, LINGER, None, "its owner is gone"));
     }
 
     /// Handles the end of a job that included this host: notifies the services that have reached processes there through the job. The procs
@@ -150,7 +150,7 @@ impl Agent {
             });
             state.procs.iter().filter(|(_, p)| p.here == here && p.stopping.is_none()).map(|(uid, _)| *uid).collect()
         };
-        left.into_iter().for_each(|uid| self.stop_proc(uid, LINGER, why));
+        left.into_iter().for_each(|uid| self.stop_proc(uid, LINGER, None, why));
     }
 
     /// True if procs of a job still run.

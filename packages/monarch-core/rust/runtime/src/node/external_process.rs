@@ -16,6 +16,7 @@ use net::control_socket::{self, ControlSocket, Kind};
 use net::dial::error_text;
 use net::lock::lock;
 use net::{Poller, Source, sys};
+use wire::control::DrainLimits;
 use wire::exit::{ExitReason, ProcEnd};
 use wire::{Control, Frame, ProcUid};
 
@@ -320,12 +321,12 @@ impl Agent {
     }
 
     /// Stops the procs that external processes have spawned.
-    pub fn stop_external_procs(&self, grace: Duration, reason: &str) {
+    pub fn stop_external_procs(&self, grace: Duration, drain: DrainLimits, reason: &str) {
         let theirs: Vec<ProcUid> = {
             let state = lock(&self.state);
             state.procs.iter().filter(|(_, p)| state.external_processes.contains_key(&p.owner)).map(|(uid, _)| *uid).collect()
         };
-        theirs.into_iter().for_each(|uid| self.stop_proc(uid, grace, reason));
+        theirs.into_iter().for_each(|uid| self.stop_proc(uid, grace, Some(drain), reason));
     }
 }
 

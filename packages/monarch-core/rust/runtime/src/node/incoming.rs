@@ -67,7 +67,9 @@ impl Node {
             Control::Ping { seq } => self.pinged(link.peer, seq),
             Control::Inspect { id, what } if self.agent().is_none() => self.inspect(link.peer, id, what),
             Control::Inspected { id, body } => self.on_inspected(link.peer, id, body),
-            Control::StopProc { uid, grace_ms, reason } if uid == self.uid => self.system.push(SystemEvent::StopProc { grace_ms, reason }),
+            Control::StopProc { uid, grace_ms, drain, reason } if uid == self.uid => {
+                self.system.push(SystemEvent::StopProc { grace_ms, drain, reason })
+            }
             Control::Record { events } if link.peer == self.agent_uid => self.record(events),
             Control::Recording => {
                 if let (Some(agent), Some(fd)) = (self.agent(), fds.pop_front().flatten()) {

@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError};
 
 use net::Waiter;
+use wire::control::DrainLimits;
 use wire::exit::ProcEnd;
 use wire::{CallId, MailboxId, ProcUid};
 
@@ -23,6 +24,7 @@ pub enum SystemEvent {
     },
     StopProc {
         grace_ms: u64,
+        drain: Option<DrainLimits>,
         reason: String,
     },
     /// Processes have ended, of one cause.

@@ -3,7 +3,7 @@
 
 use proptest::collection::vec;
 use proptest::prelude::*;
-use wire::control::ProcPlan;
+use wire::control::{DrainLimits, ProcPlan};
 use wire::exit::ProcEnd;
 use wire::frame::TRACED;
 use wire::{BlockId, CallId, Control, ExitReason, Frame, MailboxId, Message, Part, ProcUid, Reply, Status, Trace};
@@ -14,6 +14,10 @@ pub fn bytes() -> impl Strategy<Value = Vec<u8>> {
 
 fn text() -> impl Strategy<Value = String> {
     "\\PC{0,12}"
+}
+
+fn drain() -> impl Strategy<Value = DrainLimits> {
+    any::<(u64, u64)>().prop_map(|(message_ms, actor_ms)| DrainLimits { message_ms, actor_ms })
 }
 
 fn texts() -> impl Strategy<Value = Vec<String>> {
@@ -93,7 +97,12 @@ pub fn control() -> impl Strategy<Value = Control> {
         (uid(), vec((uid(), plan()), 0..3)).prop_map(|(owner, procs)| Control::SpawnProcs { owner, procs }),
         vec((uid(), proc_end()), 0..3).prop_map(|ends| Control::ProcsEnded { ends }),
         (any::<u64>(), bytes()).prop_map(|(m, spec)| Control::SpawnActor { mailbox: MailboxId(m), spec }),
-        (uid(), any::<u64>(), text()).prop_map(|(uid, grace_ms, reason)| Control::StopProc { uid, grace_ms, reason }),
+        (uid(), any::<u64>(), proptest::option::of(drain()), text()).prop_map(|(uid, grace_ms, drain, reason)| Control::StopProc {
+            uid,
+            grace_ms,
+            drain,
+            reason
+        }),
         any::<u64>().prop_map(|grace_ms| Control::Extend { grace_ms }),
         (any::<(u16, u64)>(), bytes()).prop_map(|((kind, call_id), body)| Control::System { kind, call_id: CallId(call_id), body }),
         any::<u64>().prop_map(|seq| Control::Ping { seq }),
