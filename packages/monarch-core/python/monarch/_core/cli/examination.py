@@ -14,7 +14,8 @@ from monarch._core.observe.wheel_checks import Wheels
 
 def report(as_json: bool, here: bool) -> int:
     """Prints the findings; gives the exit code."""
-    # This comes first: it forks, and the check of a proc starts threads.
+    _import_common()
+    # This comes before the checks: it forks, and the check of a proc starts threads.
     wheels = Wheels()
     lines: list[doctor.Line] = []
     there: list[reach.Elsewhere] = []
@@ -41,3 +42,15 @@ def report(as_json: bool, here: bool) -> int:
         click.echo(json.dumps(doctor.as_json(lines) + reach.rows(there), indent=2))
         return max(code, reach.code(there))
     return max(code, reach.show(there))
+
+
+def _import_common() -> None:
+    """Imports the modules of several wheels and of the check of a proc, once before the forks in place of once in each child."""
+    import asyncio
+    import ssl
+
+    from monarch._core.extension import recording
+    from monarch._core.hosts import here
+    from monarch._core.start import client_runtime
+
+    del asyncio, ssl, client_runtime, here, recording
