@@ -13,11 +13,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from fs_daemon_source import LIMIT, Source, content
+from fs_daemon_source import LIMIT, Source, content, output
 
 from monarch.fs._daemon.daemon_client import DaemonClient
 from monarch.fs._kernel.preflight import can_resume, problems
 from monarch.fs._tree.difference import difference
+from monarch.fs._tree.operations import DEVICE, PYFUSE3
 
 pytestmark = [
     pytest.mark.skipif(bool(problems()), reason=f"cannot mount: {problems()}"),
@@ -164,36 +165,86 @@ def test_crashing_servers_do_not_crash_forever(source: Source) -> None:
 
 
 _CLIENT = """
-import sys
+import os, sys
 from fs_daemon_source import Source
 from pathlib import Path
 source = Source(Path(sys.argv[1]))
 client = source.client()
-client.mount(source.request(source.table({b'a': b'one'})))
+client.mount(source.request(source.table({b'a': b'one'}), backend=os.environ["BACKEND"]))
 print(client.daemon_pid, flush=True)
 sys.stdin.read()
 """
 
 
-def test_killed_client_releases_its_mount(source: Source) -> None:
+def test_killed_client_releases_its_mount(source: Source, back_end: str) -> None:
     keeper = source.client()
     other = source.request(source.table({b"x": b"y"}), target=f"{source.folder}/other")
     keeper.mount(other)
-    environment = {**os.environ, "PYTHONPATH": f"{Path(__file__).parent}:{Path(__file__).parents[1]}"}
-    process = subprocess.Popen(
-        [sys.executable, "-c", _CLIENT, str(source.folder)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment
-    )
-    assert process.stdout is not None and int(process.stdout.readline()) == keeper.daemon_pid
+    process, daemon = _client_process(source)
+    assert daemon == keeper.daemon_pid
     assert source.mounted()
     # The next client takes over the mount within the grace period: it is the same server.
     server = _server(source)
     process.kill()
     process.communicate()
     follower = source.client()
-    follower.mount(source.request(source.table({b"a": b"one"})))
+    follower.mount(source.request(source.table({b"a": b"one"}), backend=back_end))
     assert follower.status(source.target).server == server
     _await_end(server, lambda: follower.close())
     assert not source.mounted()
+
+
+def test_killed_client_leaves_an_empty_directory(source: Source, back_end: str) -> None:
+    """No client follows: the daemon unmounts, and no reader gets ENOTCONN."""
+    keeper = source.client()
+    keeper.mount(source.request(source.table({b"x": b"y"}), target=f"{source.folder}/other"))
+    process, _ = _client_process(source)
+    assert content(source.target, "a") == "one"
+    server = _server(source)
+    assert _backend(server) == back_end
+
+    def kill() -> None:
+        process.kill()
+        process.communicate()
+
+    _await_end(server, kill)
+    assert not source.mounted() and output("print(os.path.exists(t) and os.listdir(t))", source.target) in ("[]", "False")
+
+
+def test_mount_without_any_process_is_replaced(source: Source, back_end: str) -> None:
+    """Client, daemon and mount server are killed: the next client mounts at the same place, where readers got ENOTCONN."""
+    process, daemon = _client_process(source)
+    server = _server(source)
+    assert _backend(server) == back_end
+
+    def kill() -> None:
+        for pid in (daemon, server, process.pid):
+            os.kill(pid, signal.SIGSTOP)
+        for pid in (daemon, server, process.pid):
+            os.kill(pid, signal.SIGKILL)
+        process.communicate()
+
+    _await_end(server, kill)
+    follower = source.client()
+    follower.mount(source.request(source.table({b"a": b"two"}), backend=back_end))
+    assert content(source.target, "a") == "two"
+    _await_end(_server(source), lambda: follower.close())
+    assert not source.mounted()
+
+
+def _client_process(source: Source) -> tuple[subprocess.Popen[str], int]:
+    """A process with a mount, and the pid of the daemon."""
+    environment = {**os.environ, "PYTHONPATH": f"{Path(__file__).parent}:{Path(__file__).parents[1]}"}
+    process = subprocess.Popen(
+        [sys.executable, "-c", _CLIENT, str(source.folder)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment
+    )
+    assert process.stdout is not None
+    return process, int(process.stdout.readline())
+
+
+def _backend(server: int) -> str:
+    """The back end of a mount server: only the one over pyfuse3 has loaded it."""
+    return PYFUSE3 if "pyfuse3" in Path(f"/proc/{server}/maps").read_text() else DEVICE
 
 
 def _server(source: Source) -> int:
@@ -223,9 +274,9 @@ def _await_end(pid: int, action: Callable[[], object]) -> None:
         os.close(descriptor)
 
 
-def test_mount_without_clients_and_daemon_ends(source: Source) -> None:
+def test_mount_without_clients_and_daemon_ends(source: Source, back_end: str) -> None:
     client = source.client()
-    client.mount(source.request(source.table({b"a": b"one"})))
+    client.mount(source.request(source.table({b"a": b"one"}), backend=back_end))
     server = client.status(source.target).server
 
     def kill() -> None:

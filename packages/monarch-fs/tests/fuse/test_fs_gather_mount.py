@@ -292,9 +292,10 @@ sys.stdin.read()
 
 
 @pytest.mark.parametrize("killed", [True, False])
-def test_mount_ends_with_its_client(remote: Path, local: str, killed: bool) -> None:
+def test_mount_ends_with_its_client(remote: Path, local: str, killed: bool, back_end: str) -> None:
     argv = [sys.executable, "-c", CLIENT, str(remote), local, *filter(None, sys.path)]
-    client = subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    environment = {**os.environ, "MONARCH_FS_BACKEND": back_end}
+    client = subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment)
     assert client.stdout is not None
     assert client.stdout.readline() == "mounted\n"
     assert read("print(os.listdir(t))", local) == "['logs']"
