@@ -97,7 +97,7 @@ def fail_child(owner: Any) -> None:
         ("no truth", "ArithmeticError: neither true nor false"),
         ("no length", r"ValueError: __len__\(\) should return >= 0"),
         ("array", "ValueError: The truth value of an array"),
-        ("coroutine", "TypeError: __supervise__ returned coroutine .*, which nobody waits for: define it with `async def`"),
+        ("coroutine", "TypeError: __supervise__ returned coroutine .*, which is never awaited: define it with `async def`"),
         ("raises", "LookupError: no idea"),
         ("exits", "SystemExit: 4"),
     ],

@@ -435,3 +435,33 @@ async def main():
         os._exit(0)
 asyncio.run(main())
 """) == ["True", "stopped"]
+
+
+# What fills the other tables: a snapshot, stacks, a mount, a buffer, a capture, an operator of tensors.
+_FILLED_BY_OTHERS = set()
+
+
+def test_every_column_of_a_job_has_a_source() -> None:
+    """A row of a table without a value in a column that must have one, and a table without rows, lack the code that fills them."""
+    found = shown("""
+from monarch.telemetry._tables.catalog import TABLES
+worker.step.call(2).get()
+try: worker.fail.call().get()
+except ActorError: pass
+try: worker.slice(gpus=1).die.call().get()
+except SupervisionError: pass
+until("SELECT count(*) > 0 FROM failures", [(True,)])
+until("SELECT count(*) > 0 FROM supervision_events", [(True,)])
+until("SELECT count(*) > 0 FROM logs", [(True,)])
+for table in TABLES.values():
+    columns = [column.name for column in table.columns if not column.nullable]
+    counts = ", ".join(f"count({name})" for name in columns)
+    (count, *values), = rows(f"SELECT count(*), {counts} FROM {table.source}")
+    if not count:
+        print("=", "empty", table.name)
+    for name, value in zip(columns, values):
+        if value != count:
+            print("=", table.name, name, value, count)
+""")
+    assert {line.removeprefix("empty ") for line in found if line.startswith("empty ")} == _FILLED_BY_OTHERS
+    assert not [line for line in found if not line.startswith("empty ")]

@@ -182,7 +182,7 @@ ERROR_TABLE: tuple[ErrorRow, ...] = (
     ErrorRow(
         "version_mismatch",
         "VersionMismatch",
-        "the two sides cannot talk to each other",
+        "the two sides of a connection have incompatible versions",
         "version mismatch: {ours} here, {theirs} at {peer}",
         "install the same version of monarch-core, on the same minor version of Python, on both sides",
     ),

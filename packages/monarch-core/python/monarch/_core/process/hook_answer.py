@@ -12,5 +12,5 @@ def verdict(hook: str, answer: object) -> bool:
         close = getattr(answer, "close", None)
         if close is not None:  # otherwise the interpreter warns that the coroutine was never awaited
             close()
-        raise TypeError(f"{hook} returned {type(answer).__name__} {answer!r}, which nobody waits for: define it with `async def`")
+        raise TypeError(f"{hook} returned {type(answer).__name__} {answer!r}, which is never awaited: define it with `async def`")
     return bool(answer)

@@ -128,7 +128,7 @@ def _hosts_of(process: LocalProcess, mesh: HostMesh, kind: str, length: float | 
     if kind == "delay":
         raise ValueError("fault 'delay' is one of processes: give it those of the hosts")
     if kind == "freeze" and length is None:
-        raise ValueError("fault 'freeze' of hosts needs a duration: nobody could wake them")
+        raise ValueError("fault 'freeze' of hosts needs a duration: no process could wake them")
     return hosts
 
 
