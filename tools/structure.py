@@ -67,6 +67,8 @@ def circles(graph: Mapping[str, set[str]]) -> list[list[str]]:
 # ---- Python
 
 _SELF = ("self", "cls", "super()")
+# The module with the names of PyTorch that have no public form.
+_FOREIGN = "torch_internals.py"
 # Names that the documentation of Python describes for all code: of named tuples, of `os` and of `sys`.
 _DOCUMENTED = frozenset({"_asdict", "_exit", "_fields", "_getframe", "_make", "_replace"})
 
@@ -203,7 +205,7 @@ def rows() -> dict[str, int]:
         if largest:
             found[f"largest circle of modules, Python, `{package}`"] = len(largest[0])
     for wheel in sorted(path for path in PACKAGES.iterdir() if any(path.glob("python/**/*.py"))):
-        count = sum(private_uses(path.read_text()) for path in wheel.glob("python/**/*.py"))
+        count = sum(private_uses(path.read_text()) for path in wheel.glob("python/**/*.py") if path.name != _FOREIGN)
         found[f"uses of private attributes of other objects, Python, `{wheel.name}`"] = count
     found |= {f"words, `{page}`": words(page) for page in MAPS}
     pages = (ROOT / references.FAILURES).glob("*.md")

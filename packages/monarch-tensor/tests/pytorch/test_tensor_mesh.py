@@ -242,7 +242,7 @@ def test_tensors_collected_after_their_place_are_freed(mesh):
 def test_refused_call_holds_no_tensor(mesh, use):
     t = torch.ones(2)
     t.drop()
-    handle = weakref.ref(t._handle)
+    handle = weakref.ref(t.__core__)
     with no_collection():
         with pytest.raises(TypeError, match="DROPPED"):
             use(t)

@@ -14,7 +14,7 @@ from torch import nn
 from monarch.actor import this_host
 from monarch.tensor import DeviceMesh, Stream, grad_function, grad_generator, inspect, no_mesh, remote
 from monarch.tensor._controller.active import active
-from monarch.tensor._tensors.stream import get_active_stream, main_stream
+from monarch.tensor._tensors.mesh import get_active_stream, main_stream
 from monarch.tensor.pipelining import PipelineParallelism
 from monarch.tensor.simulator import CostModel, Link, Simulator
 

@@ -436,8 +436,8 @@ class Program:
                 torch.testing.assert_close(mt.inspect(slot.mesh, gpus=rank), slot.ranks[rank], rtol=0, atol=0, check_stride=False)
         sizes = table_sizes(self.mesh)
         # Autograd keeps tensors of which others are views.
-        existing = {t._handle for t in gc.get_objects() if type(t) is mt.Tensor and not t.dropped and t.mesh == self.mesh}
-        assert {s.mesh._handle for s in live} <= existing
+        existing = {t.__core__ for t in gc.get_objects() if type(t) is mt.Tensor and not t.dropped and t.mesh == self.mesh}
+        assert {s.mesh.__core__ for s in live} <= existing
         assert sizes == {len(existing)}
 
 
@@ -452,7 +452,7 @@ def shares(one: Any, other: Any) -> bool:
 
 def check_layout(slot: Slot) -> None:
     found, expected = slot.mesh, slot.ranks[0]
-    assert found._handle.memory.state == slot.memory.state
+    assert found.__core__.memory.state == slot.memory.state
     assert (found.shape, found.dtype, found.is_conj(), found.is_neg()) == (
         expected.shape,
         expected.dtype,

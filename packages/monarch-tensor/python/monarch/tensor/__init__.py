@@ -33,22 +33,22 @@ if TYPE_CHECKING:
     from monarch.tensor._objects.opaque_object import opaque_method as opaque_method
     from monarch.tensor._protocol.meta import set_meta as set_meta
     from monarch.tensor._protocol.opaque_ref import OpaqueRef as OpaqueRef
+    from monarch.tensor._tensors.borrow import Borrow as Borrow
     from monarch.tensor._tensors.fetch import fetch_shard as fetch_shard
     from monarch.tensor._tensors.fetch import inspect as inspect
     from monarch.tensor._tensors.fetch import show as show
     from monarch.tensor._tensors.mesh import DeviceMesh as DeviceMesh
+    from monarch.tensor._tensors.mesh import MeshSliceTensor as MeshSliceTensor
     from monarch.tensor._tensors.mesh import RemoteProcessGroup as RemoteProcessGroup
+    from monarch.tensor._tensors.mesh import Stream as Stream
+    from monarch.tensor._tensors.mesh import Tensor as Tensor
     from monarch.tensor._tensors.mesh import get_active_mesh as get_active_mesh
+    from monarch.tensor._tensors.mesh import get_active_stream as get_active_stream
     from monarch.tensor._tensors.mesh import no_mesh as no_mesh
-    from monarch.tensor._tensors.moves import MeshSliceTensor as MeshSliceTensor
-    from monarch.tensor._tensors.moves import slice_mesh as slice_mesh
-    from monarch.tensor._tensors.moves import to_mesh as to_mesh
-    from monarch.tensor._tensors.reductions import reduce as reduce
-    from monarch.tensor._tensors.reductions import reduce_ as reduce_
-    from monarch.tensor._tensors.stream import Borrow as Borrow
-    from monarch.tensor._tensors.stream import Stream as Stream
-    from monarch.tensor._tensors.stream import get_active_stream as get_active_stream
-    from monarch.tensor._tensors.tensor import Tensor as Tensor
+    from monarch.tensor._tensors.pytrees import reduce as reduce
+    from monarch.tensor._tensors.pytrees import reduce_ as reduce_
+    from monarch.tensor._tensors.pytrees import slice_mesh as slice_mesh
+    from monarch.tensor._tensors.pytrees import to_mesh as to_mesh
     from monarch.tensor.errors import RemoteException as RemoteException
     from monarch.tensor.errors import TensorMeshError as TensorMeshError
     from monarch.tensor.random import manual_seed as manual_seed
@@ -64,12 +64,19 @@ _HOMES = {
     "_objects.opaque_object": ("OpaqueObject", "opaque_method"),
     "_protocol.meta": ("set_meta",),
     "_protocol.opaque_ref": ("OpaqueRef",),
+    "_tensors.borrow": ("Borrow",),
     "_tensors.fetch": ("fetch_shard", "inspect", "show"),
-    "_tensors.mesh": ("DeviceMesh", "RemoteProcessGroup", "get_active_mesh", "no_mesh"),
-    "_tensors.moves": ("MeshSliceTensor", "slice_mesh", "to_mesh"),
-    "_tensors.reductions": ("reduce", "reduce_"),
-    "_tensors.stream": ("Borrow", "Stream", "get_active_stream"),
-    "_tensors.tensor": ("Tensor",),
+    "_tensors.mesh": (
+        "DeviceMesh",
+        "MeshSliceTensor",
+        "RemoteProcessGroup",
+        "Stream",
+        "Tensor",
+        "get_active_mesh",
+        "get_active_stream",
+        "no_mesh",
+    ),
+    "_tensors.pytrees": ("reduce", "reduce_", "slice_mesh", "to_mesh"),
     "errors": ("RemoteException", "TensorMeshError"),
     "random": ("manual_seed",),
     "simulator.simulator": ("Simulator",),

@@ -10,8 +10,7 @@ if TYPE_CHECKING:
 
     from monarch.actor import ProcMesh
     from monarch.extension.mesh import EndpointCall
-    from monarch.tensor._tensors.mesh import DeviceMesh
-    from monarch.tensor._tensors.tensor import Tensor
+    from monarch.tensor._tensors.mesh import DeviceMesh, Tensor
 
 
 def activate(procs: ProcMesh) -> AbstractContextManager[DeviceMesh]:

@@ -14,7 +14,7 @@ from monarch.tensor._worker import random_states, rng
 if TYPE_CHECKING:
     from collections.abc import Generator
 
-    from monarch.tensor._tensors.tensor import Tensor
+    from monarch.tensor._tensors.mesh import Tensor
 
 
 class State(OpaqueRef):
@@ -84,7 +84,7 @@ def make_deterministic(seed: int = 0) -> None:
 
 def _state(ref: OpaqueRef) -> State:
     made = State()
-    made._handle = ref._handle
+    made.__core__ = ref.__core__
     return made
 
 

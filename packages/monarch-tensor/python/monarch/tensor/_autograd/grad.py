@@ -32,6 +32,14 @@ from torch.autograd.graph import GradientEdge, get_gradient_edge
 from torch.utils import _pytree as pytree
 
 from monarch.tensor._autograd.gradient_context import capture_context, node_context
+from monarch.tensor._protocol.torch_internals import (
+    AccumulateGrad,
+    DisableTorchDispatch,
+    backward_hooks,
+    metadata_of,
+    run_backward,
+    sequence_number,
+)
 
 _Slot = tuple[Any, int]
 
@@ -83,7 +91,7 @@ def gradient_execution_order(roots: Any, with_respect_to: Any) -> list[int]:
     targets = _tensors("with_respect_to", with_respect_to)
     graph = _Graph(_tensors("roots", roots), targets, stages=False)
     done: dict[_Slot, int] = {slot: 0 for slot in graph.roots if graph.pending.get(slot) == 0}
-    heap = [(-node._sequence_nr(), i, node) for i, node in enumerate(graph.ready())]
+    heap = [(-sequence_number(node), i, node) for i, node in enumerate(graph.ready())]
     heapq.heapify(heap)
     pushed = len(heap)
     while heap:
@@ -93,7 +101,7 @@ def gradient_execution_order(roots: Any, with_respect_to: Any) -> list[int]:
             if became_final:
                 done.setdefault(slot, len(done) + 1)
             if ready:
-                heapq.heappush(heap, (-slot[0]._sequence_nr(), pushed, slot[0]))
+                heapq.heappush(heap, (-sequence_number(slot[0]), pushed, slot[0]))
                 pushed += 1
     last = len(done) + 1
     return sorted(range(len(targets)), key=lambda i: last if (slot := graph.targets[i]) is None else done.get(slot, last))
@@ -212,7 +220,7 @@ def _seeds(roots: list[Any], gradients: list[Any]) -> list[Any]:
         if _is_leaf(root) and not hasattr(root.node, "_input_metadata"):
             raise TypeError(f"roots[{i}] is a GradientEdge, which torch {torch.__version__} cannot begin at\nhint: use torch 2.5 or later")
         # The metadata of an edge have the same attributes as a tensor.
-        like = root.node._input_metadata[root.output_nr] if _is_leaf(root) else root
+        like = metadata_of(root.node)[root.output_nr] if _is_leaf(root) else root
         gradient = gradients[i] if i < len(gradients) else None
         if gradient is None:
             shape = tuple(like.shape)
@@ -264,7 +272,7 @@ class _Graph:
         walk = list(seen)
         while walk:
             node = walk.pop()
-            if isinstance(node, torch._C._functions.AccumulateGrad):
+            if isinstance(node, AccumulateGrad):
                 leaves[id(node.variable)] = node
             for below, number in node.next_functions:
                 if below is None:
@@ -312,7 +320,7 @@ class _Graph:
         """The shapes and dtypes of the slots of a node."""
         found = self._metadata.get(node)
         if found is None:
-            found = self._metadata[node] = node._input_metadata
+            found = self._metadata[node] = metadata_of(node)
         return found
 
     def arrive(self, slot: _Slot) -> tuple[bool, bool]:
@@ -377,7 +385,7 @@ def _gradients(graph: _Graph, seeds: list[Any]) -> Iterator[Any]:
     def push(node: Any) -> None:
         nonlocal pushed
         pushed += 1
-        heapq.heappush(heap, (graph.stage[node], -node._sequence_nr(), pushed, node))
+        heapq.heappush(heap, (graph.stage[node], -sequence_number(node), pushed, node))
 
     with torch.no_grad():
         for slot, seed in zip(graph.roots, seeds, strict=True):
@@ -435,15 +443,14 @@ def _reduced(gradient: Any, node: Any, metadata: Any) -> Any:
 def _with_hooks(slot: _Slot, gradient: Any) -> Any:
     """The gradient after the hooks of the tensor: the engine begins and ends at its slot."""
     node, number = slot
-    if isinstance(node, torch._C._functions.AccumulateGrad):
+    if isinstance(node, AccumulateGrad):
         # Most leaves have no hooks, and an engine run costs several microseconds.
         leaf = node.variable
-        if not leaf._backward_hooks and leaf.dtype == gradient.dtype:
+        if not backward_hooks(leaf) and leaf.dtype == gradient.dtype:
             return gradient
     edges = (GradientEdge(node, number),)
     # `torch.autograd.grad` would do more work around the call than the call itself.
-    run = torch.autograd.Variable._execution_engine.run_backward
-    return run(edges, (gradient,), True, False, edges, allow_unreachable=False, accumulate_grad=False)[0]
+    return run_backward(edges, (gradient,), True, False, edges, allow_unreachable=False, accumulate_grad=False)[0]
 
 
 def _hooks(register: Callable[[Callable[..., Any]], Any]) -> list[Callable[..., Any]]:
@@ -516,7 +523,7 @@ def _release(node: Any) -> None:
         names = _names_of_saved[type(node)] = [name for name in dir(node) if name.startswith("_raw_saved_")]
     if not names:
         return
-    with torch._C._DisableTorchDispatch():
+    with DisableTorchDispatch():
         for name in names:
             try:
                 saved: Any = getattr(node, name)

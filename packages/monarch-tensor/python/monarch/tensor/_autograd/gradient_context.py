@@ -11,14 +11,12 @@ from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 from monarch.tensor._controller.active import active
 from monarch.tensor._tensors.activation import Activation
 from monarch.tensor._tensors.dispatch import MeshMode
-from monarch.tensor._tensors.stream import main_stream
-from monarch.tensor._tensors.tensor import Tensor
+from monarch.tensor._tensors.mesh import Tensor, main_stream
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from monarch.tensor._tensors.mesh import DeviceMesh
-    from monarch.tensor._tensors.stream import Stream
+    from monarch.tensor._tensors.mesh import DeviceMesh, Stream
 
 _Context = AbstractContextManager[Any]
 
@@ -32,7 +30,7 @@ def node_context(gradients: Sequence[Any]) -> _Context:
     """The mesh and the stream of the first mesh tensor among the gradients. Where all are local, no mesh."""
     for gradient in gradients:
         if type(gradient) is Tensor:
-            place = gradient._handle.place
+            place = gradient.__core__.place
             return _within(place.mesh, place.stream)
     return _within(None, active.stream)
 

@@ -15,7 +15,7 @@ from monarch.extension.mesh import mesh_view
 from monarch.extension.pickling import dumps
 from monarch.tensor._controller.flusher import Flusher
 from monarch.tensor._controller.outbox import Outbox
-from monarch.tensor._controller.place import Place
+from monarch.tensor._controller.place_base import PlaceBase
 from monarch.tensor._protocol import metrics
 from monarch.tensor._protocol.commands import RELEASE, SIGNAL, WAIT, Apply
 from monarch.tensor._protocol.failures import Failures, listen
@@ -73,7 +73,8 @@ class Controller:
         self.lock = threading.RLock()
         self.numbers = itertools.count(1)
         self._events = itertools.count(1)
-        self.places: weakref.WeakValueDictionary[Any, Place] = weakref.WeakValueDictionary()
+        # Each is a `Place`, which has this controller.
+        self.places: weakref.WeakValueDictionary[Any, Any] = weakref.WeakValueDictionary()
         # Tensors that have died at places that no longer exist, with the heads of these.
         self.orphans: list[tuple[tuple[int, int], list[int]]] = []
         # The numbers of streams without references.
@@ -212,7 +213,7 @@ class Controller:
 
     # Commands
 
-    def emit(self, place: Place, definition: int, inputs: Sequence[int], constants: Sequence[Any], results: Sequence[int]) -> None:
+    def emit(self, place: PlaceBase, definition: int, inputs: Sequence[int], constants: Sequence[Any], results: Sequence[int]) -> None:
         """Adds an operation to the batch."""
         if self.failed is not None:
             raise self.failed
@@ -228,7 +229,7 @@ class Controller:
         elif not self.awake:
             self.stir()
 
-    def emit_order(self, first: Place, then: Place) -> None:
+    def emit_order(self, first: PlaceBase, then: PlaceBase) -> None:
         """Has the stream of `then` wait until that of `first` has come here."""
         if self.failed is not None:
             raise self.failed
@@ -256,7 +257,7 @@ class Controller:
                 operations += 1
                 if recorder is not None:
                     recorder.record(*command)
-            elif isinstance(command[1], Place):
+            elif isinstance(command[1], PlaceBase):
                 event = next(self._events)
                 entries += ((command[0].head, SIGNAL, (event,)), (command[1].head, WAIT, (event,)))
                 if recorder is not None:
@@ -272,13 +273,13 @@ class Controller:
         elif not self.awake:
             self.stir()
 
-    def free(self, place: Place, numbers: Sequence[int]) -> None:
+    def free(self, place: PlaceBase, numbers: Sequence[int]) -> None:
         """Frees entries of the table at this point of the order."""
         with self.lock:
             self._entries.append((place.head, RELEASE, tuple(numbers)))
             self._freed.update(n for n in numbers if n in self._pins)
 
-    def _release(self, place: Place) -> None:
+    def _release(self, place: PlaceBase) -> None:
         """Frees what has died at a place since the last time."""
         with self.lock:
             place.release_now = False
@@ -288,7 +289,7 @@ class Controller:
             self._free_dead(place, self._unused(place.released[:count], place.head))
             del place.released[:count]
 
-    def _free_dead(self, place: Place, numbers: list[int]) -> None:
+    def _free_dead(self, place: PlaceBase, numbers: list[int]) -> None:
         if numbers:
             self._entries.append((place.head, RELEASE, tuple(numbers)))
 
@@ -302,7 +303,7 @@ class Controller:
             recorder.released(numbers, head)
         return numbers
 
-    def are_lost(self, numbers: Iterable[int], places: Iterable[Place]) -> bool:
+    def are_lost(self, numbers: Iterable[int], places: Iterable[PlaceBase]) -> bool:
         """Whether one of these numbers, which are pinned, belongs to no tensor of the program any more, or to one that was dropped.
 
         They are at these places.
@@ -312,7 +313,7 @@ class Controller:
                 self._settle(place)
             return not self._unreferenced.isdisjoint(numbers) or not self._freed.isdisjoint(numbers)
 
-    def _settle(self, place: Place) -> None:
+    def _settle(self, place: PlaceBase) -> None:
         """Takes note of what has died at a place."""
         if place.released:
             self._release(place)
@@ -322,7 +323,7 @@ class Controller:
         with self.lock:
             self._pins[number] += 1
 
-    def unpin(self, pinned: Mapping[int, Place]) -> None:
+    def unpin(self, pinned: Mapping[int, PlaceBase]) -> None:
         """Takes back a `pin` of each number, which is at that place. Takes no lock: a recording ends by garbage collection."""
         for number, place in pinned.items():
             self._pins[number] -= 1
@@ -437,19 +438,9 @@ class Controller:
         finally:
             self.recorder = recorder
 
-    def living_places(self) -> list[Place]:
+    def living_places(self) -> list[PlaceBase]:
         """The places of tensors and activations."""
         return [place for ref in self.places.valuerefs() if (place := ref()) is not None]
-
-    def place_of_ranks(self, ranks: tuple[int, ...], stream: Any) -> Place:
-        """Where commands go that ranks of several meshes execute together."""
-        key = (ranks, stream.serial)
-        found = self.places.get(key)
-        if found is None:
-            head = (self.stream_number(stream), self.target_number(ranks))
-            # Tensors there are never used by a call, because the place has no mesh.
-            found = self.places[key] = Place(self, None, stream, head)
-        return found
 
     @property
     def recorder(self) -> Recorder | None:
@@ -560,7 +551,7 @@ class Controller:
             found = self._ranks[rank] = self.workers.slice(**coordinates) if coordinates else self.workers
         return found
 
-    def fetch(self, place: Place, rank: int, numbers: Sequence[int]) -> Future[Any]:
+    def fetch(self, place: PlaceBase, rank: int, numbers: Sequence[int]) -> Future[Any]:
         """The tensors of a rank as it has them at this point of the order: a list, or a `Failure`."""
         self.refuse_recording("a fetch")
         with self.lock:

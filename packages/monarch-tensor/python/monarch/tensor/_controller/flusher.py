@@ -5,12 +5,9 @@ from __future__ import annotations
 import contextvars
 import threading
 from queue import Empty, SimpleQueue
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from monarch.extension import is_ending
-
-if TYPE_CHECKING:
-    from monarch.tensor._controller.controller import Controller
 
 # Seconds between two checks for a batch that no longer grows, and half of the pause after growth: each check costs the issuing thread the
 # interpreter's lock.
@@ -20,10 +17,23 @@ _LONGEST_PAUSE = 10e-3
 _LOOKS = 10
 
 
+class Batches(Protocol):
+    """What the thread needs of a controller."""
+
+    failed: Exception | None
+    awake: bool
+    issued: int
+
+    def has_old(self) -> bool: ...
+    def send_old(self) -> bool: ...
+    def begin_burst(self) -> None: ...
+    def fail(self, error: Exception) -> None: ...
+
+
 class Flusher:
     """Of one controller."""
 
-    def __init__(self, controller: Controller) -> None:
+    def __init__(self, controller: Batches) -> None:
         self._controller = controller
         # A queue instead of an event: a tensor that dies on any thread, between any two instructions of this thread, stirs it.
         self._wake: SimpleQueue[None] = SimpleQueue()

@@ -17,6 +17,7 @@ from monarch.extension.pickling import modes_off
 from monarch.tensor._controller.uninterrupted import uninterrupted
 from monarch.tensor._protocol.commands import Call, Input, Varying
 from monarch.tensor._protocol.layout import Layout, layout_of, mark
+from monarch.tensor._protocol.torch_internals import QUANTIZING, OpOverload, packet_name, schema_of, storage_id
 from monarch.tensor.errors import TensorMeshError
 
 
@@ -95,7 +96,7 @@ def varying_arguments(func: Any) -> frozenset[int | str]:
     if found is None:
         places: set[int | str] = set()
         schema = getattr(func, "_schema", None)
-        if schema is not None and func._overloadpacket.__name__ not in _NUMBERS_COUNT:
+        if schema is not None and packet_name(func) not in _NUMBERS_COUNT:
             for place, argument in enumerate(schema.arguments):
                 if str(argument.type) in _NUMBER_TYPES:
                     places.add(argument.name)
@@ -145,12 +146,12 @@ def propagate(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], handle_o
 
 
 def _propagate(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], handle_of: Any) -> Known:
-    if not isinstance(func, torch._ops.OpOverload):
+    if not isinstance(func, OpOverload):
         raise TensorMeshError(
             f"{func} is not an operator of torch's registry, and cannot be sent to a mesh. "
             "Work on local data goes inside of `no_mesh.activate()`."
         )
-    if not _QUANTIZED.isdisjoint(v for v in (*args, *kwargs.values()) if isinstance(v, torch.dtype)) or func in _QUANTIZING:
+    if not _QUANTIZED.isdisjoint(v for v in (*args, *kwargs.values()) if isinstance(v, torch.dtype)) or func in QUANTIZING:
         raise TensorMeshError(f"{func}: what is known of a quantized tensor without its data is wrong. {_BY_REMOTE}")
     varying = varying_arguments(func)
     # Only the workers know the size of the memory behind a view.
@@ -226,7 +227,7 @@ def _propagate(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], handle_
             raise TensorMeshError(_data_dependent(func))
         return value
 
-    several = len(func._schema.returns) > 1
+    several = len(schema_of(func).returns) > 1
     shape = tuple(place(v, i) for i, v in enumerate(out)) if several else place(out, 0)
     written = tuple(sorted(set(_written(func, pairs, named))))
     relaid = tuple((i, after) for i in written if (after := _layout(func, fakes[i])) is not inputs[i])
@@ -248,7 +249,6 @@ def _propagate(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], handle_
 
 # Torch makes plain tensors of other types of these without data.
 _QUANTIZED = frozenset({torch.qint8, torch.quint8, torch.qint32, torch.quint4x2, torch.quint2x4})
-_QUANTIZING = {torch.ops.aten._make_per_tensor_quantized_tensor.default, torch.ops.aten._make_per_channel_quantized_tensor.default}
 
 _BY_REMOTE = 'Put it into a function with `remote(propagate="inspect")`, which runs it on the workers and asks one of them for the shapes.'
 
@@ -282,7 +282,7 @@ def _layout(func: Any, value: Any) -> Layout:
 
 def _storage(value: Any) -> Any:
     """What views of each other have in common. A result that is not strided is refused later."""
-    return value.untyped_storage()._cdata if value.layout is torch.strided else None
+    return storage_id(value) if value.layout is torch.strided else None
 
 
 def _first(template: Any) -> int | None:
@@ -294,7 +294,7 @@ def _first(template: Any) -> int | None:
 def _aliases(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[dict[int, int], dict[int, int]]:
     """By the number of the return: the operand that it is, and the operand whose memory it has."""
     operand_of: dict[str, int] = {}
-    schema = func._schema
+    schema = schema_of(func)
     for place, argument in enumerate(schema.arguments):
         if argument.alias_info is None:
             continue
@@ -316,7 +316,7 @@ def _aliases(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[
 
 def _written(func: Any, pairs: list[tuple[Any, Any]], named: dict[str, tuple[Any, Any]]) -> list[int]:
     found: list[int] = []
-    for place, argument in enumerate(func._schema.arguments):
+    for place, argument in enumerate(schema_of(func).arguments):
         if argument.alias_info is None or not argument.alias_info.is_write:
             continue
         given = pairs[place][0] if place < len(pairs) and not argument.kwarg_only else named.get(argument.name, (None, None))[0]

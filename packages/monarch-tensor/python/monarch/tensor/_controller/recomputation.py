@@ -35,7 +35,7 @@ def refuse_other_numbers(func: Any) -> None:
     module = sys.modules.get(_MODULE)
     if module is None or getattr(_thread, "draws_again", False):
         return
-    frame = sys._getframe(1)
+    frame = sys._getframe(1)  # pyright: ignore[reportPrivateUsage]
     while frame is not None:
         code = frame.f_code
         if code.co_filename == module.__file__ and _keeps_state(code.co_qualname, frame.f_locals):

@@ -11,16 +11,17 @@ from monarch.tensor._protocol.frames import Site, current_site, frames_of
 from monarch.tensor.errors import TensorMeshError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from monarch.tensor._controller.memory import Memory
-    from monarch.tensor._controller.place import Place
+    from monarch.tensor._controller.place_base import PlaceBase
+    from monarch.tensor._protocol.commands import Definition
 
 
 class Operation(NamedTuple):
     """A command that makes or changes tensors, or moves them."""
 
-    place: Place
+    place: PlaceBase
     definition: int
     inputs: tuple[int, ...]
     constants: tuple[Any, ...]
@@ -31,8 +32,8 @@ class Operation(NamedTuple):
 class Order(NamedTuple):
     """The stream of `then` waits until that of `first` has come here."""
 
-    first: Place
-    then: Place
+    first: PlaceBase
+    then: PlaceBase
 
 
 class Freed(NamedTuple):
@@ -55,16 +56,16 @@ class Used:
 class Recorder:
     """Listens to the commands of one call."""
 
-    def __init__(self, place: Place, formals: Sequence[int]) -> None:
+    def __init__(self, place: PlaceBase, formals: Sequence[int]) -> None:
         # The place at which the call begins.
         self.place = place
         # The places of its commands, by their heads; they and their streams live as long as the recording.
-        self.places: dict[tuple[int, int], Place] = {}
+        self.places: dict[tuple[int, int], PlaceBase] = {}
         self.formals = tuple(formals)
         self.log: list[Operation | Order | Freed] = []
         self.made: set[int] = set()
         # Tensors that it uses without getting them as arguments, and their places.
-        self.captured: dict[int, Place] = {}
+        self.captured: dict[int, PlaceBase] = {}
         self.used: dict[Memory, Used] = {}
         # Written memory with a number that the controller knew: a replay writes other numbers.
         self.known: list[Memory] = []
@@ -74,11 +75,11 @@ class Recorder:
         # replay is valid while these are unchanged.
         self._computed_with: list[tuple[Memory, Any]] = []
         self.numbers_read: list[tuple[Memory, Any]] = []
-        self._place_of: dict[int, Place] = {}
+        self._place_of: dict[int, PlaceBase] = {}
 
     def use(self, tensor: Any, written: bool) -> None:
         """Takes note of an operand."""
-        handle = tensor._handle
+        handle = tensor.__core__
         self._place_of[handle.id] = handle.place
         found = self.used.get(handle.memory)
         if found is None:
@@ -100,7 +101,7 @@ class Recorder:
         self.compute_with(memory)
         self.numbers_read = self._computed_with
 
-    def record(self, place: Place, definition: int, inputs: Iterable[int], constants: Sequence[Any], results: Iterable[int]) -> None:
+    def record(self, place: PlaceBase, definition: int, inputs: Iterable[int], constants: Sequence[Any], results: Iterable[int]) -> None:
         operation = Operation(place, definition, tuple(inputs), tuple(constants), tuple(results), current_site())
         self.places[place.head] = place
         for number in operation.inputs:
@@ -109,7 +110,7 @@ class Recorder:
         self.made.update(operation.results)
         self.log.append(operation)
 
-    def order(self, first: Place, then: Place) -> None:
+    def order(self, first: PlaceBase, then: PlaceBase) -> None:
         """Takes note that a stream waits for another one."""
         self.places[first.head], self.places[then.head] = first, then
         self.log.append(Order(first, then))
@@ -119,14 +120,17 @@ class Recorder:
         if own := [n for n in numbers if n in self.made]:
             self.log.append(Freed(head, own))
 
-    def end(self, name: str) -> None:
-        """Nothing more comes. `TensorMeshError` for a borrow that is still in force: no replay would begin it."""
+    def end(self, name: str, knows: Callable[[int], bool]) -> None:
+        """Nothing more comes. `knows` is that of the controller.
+
+        `TensorMeshError` for a borrow that is still in force: no replay would begin it.
+        """
         if any(not borrow.ended for borrow in self.borrows):
             raise TensorMeshError(f"compile({name}): a borrow that began in the recorded call has not ended there (`Borrow.drop`)")
         # They keep the borrowed tensors.
         self.borrows.clear()
         for operation in self.operations():
-            if not self.place.controller.knows(operation.definition):
+            if not knows(operation.definition):
                 frames = frames_of(operation.site)
                 raise TensorMeshError(
                     f"compile({name}): an operation{f' at {frames[0]}' if frames else ''} has arguments that cannot be compared with those "
@@ -172,11 +176,10 @@ def comparable(value: Any) -> Any:
     return repr(value) if isinstance(value, float | complex) else value
 
 
-def compare(name: str, first: Recorder, second: Recorder) -> None:
-    """`TensorMeshError` with the first difference between two calls."""
+def compare(name: str, definition: Callable[[int], Definition], first: Recorder, second: Recorder) -> None:
+    """`TensorMeshError` with the first difference between two calls. `definition` is that of the controller."""
     ones, others = first.normal(), second.normal()
     operations = second.operations()
-    definition = first.place.controller.definition
     for i, (one, other) in enumerate(zip(ones, others, strict=False)):
         if one != other:
             frames = frames_of(operations[i].site)

@@ -18,11 +18,15 @@ if TYPE_CHECKING:
     from monarch.tensor._controller.place import Place
 
 
-@functools.lru_cache(1024)
-def _receive(name: str) -> Remote:
-    made = Remote("monarch.tensor._worker.handoff.received")
-    made._name = name
-    return made
+class _Receive(Remote):
+    """Takes the result of an endpoint. Its name is that of the endpoint."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__("monarch.tensor._worker.handoff.received")
+        self._name = name
+
+
+_receive = functools.lru_cache(1024)(_Receive)
 
 
 def rref(call: EndpointCall) -> Any:

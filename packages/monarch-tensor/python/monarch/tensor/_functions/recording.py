@@ -14,13 +14,13 @@ from torch.utils import _pytree
 from monarch.tensor._controller.active import active
 from monarch.tensor._controller.checks import REQUIRES_GRAD, refusal
 from monarch.tensor._controller.controllers import controllers
-from monarch.tensor._controller.memory import SHARED, Handle, Memory
+from monarch.tensor._controller.handle import Handle
+from monarch.tensor._controller.memory import SHARED, Memory
 from monarch.tensor._controller.place import Place, in_active_stream, place_of
+from monarch.tensor._controller.place_base import PlaceBase
 from monarch.tensor._controller.recorder import Freed, Operation, Order, Recorder, Used, comparable, compare
 from monarch.tensor._protocol.commands import RELEASE, Replay
-from monarch.tensor._tensors.mesh import get_active_mesh
-from monarch.tensor._tensors.stream import get_active_stream
-from monarch.tensor._tensors.tensor import Tensor
+from monarch.tensor._tensors.mesh import Tensor, get_active_mesh, get_active_stream
 from monarch.tensor._tensors.tensor_base import count_writes, new_tensor
 from monarch.tensor.errors import TensorMeshError
 
@@ -54,17 +54,17 @@ class _Block:
 class _Recording:
     """One signature of a compiled function."""
 
-    def __init__(self, recorder: Recorder, leaves: list[Any], out: Any, fn_name: str, before: list[Any]) -> None:
+    def __init__(self, place: Place, recorder: Recorder, leaves: list[Any], out: Any, fn_name: str, before: list[Any]) -> None:
         self.recorder = recorder
         self.verified = False
         self.name = fn_name
-        place = recorder.place
+        self.place = place
         controller = place.controller
         out_leaves, self.spec = _pytree.tree_flatten(out)
         self._arguments = [v for v in leaves if type(v) is Tensor]
-        argument_of = {t._handle.id: i for i, t in enumerate(self._arguments)}
+        argument_of = {t.__core__.id: i for i, t in enumerate(self._arguments)}
         # The arguments whose number the call has written: a replay makes these unknown first.
-        self._writes = [i for i, (t, value) in enumerate(zip(self._arguments, before, strict=True)) if t._handle.memory.value is not value]
+        self._writes = [i for i, (t, value) in enumerate(zip(self._arguments, before, strict=True)) if t.__core__.memory.value is not value]
         # For each returned tensor: the argument that it is, itself if it existed before, or a new one with this layout.
         self.outs: list[Any] = []
         results: list[int] = []
@@ -72,7 +72,7 @@ class _Recording:
         # The places of the results: a reduction may have its result on a part of the mesh.
         self._places: list[Place] = []
         # For each tensor that a replay makes: the tensor whose memory it shares as a view.
-        memories = [t._handle.memory for t in self._arguments]
+        memories = [t.__core__.memory for t in self._arguments]
         made: list[Memory] = []
         self._shared: list[_Owner | None] = []
         for leaf in out_leaves:
@@ -81,16 +81,16 @@ class _Recording:
                 continue
             if leaf.requires_grad:
                 raise refusal(f"compile({fn_name}) -> ", (out,), {}, _requires_grad)
-            number = leaf._handle.id
+            number = leaf.__core__.id
             if number in argument_of:
                 self.outs.append(("argument", argument_of[number]))
             elif number in recorder.made:
                 self.outs.append(("new", len(results)))
                 results.append(number)
-                self.layouts.append(leaf._handle.layout)
-                self._places.append(leaf._handle.place)
-                self._shared.append(_owner_of(leaf._handle.memory, memories, recorder.used, made))
-                made.append(leaf._handle.memory)
+                self.layouts.append(leaf.__core__.layout)
+                self._places.append(leaf.__core__.place)
+                self._shared.append(_owner_of(leaf.__core__.memory, memories, recorder.used, made))
+                made.append(leaf.__core__.memory)
             else:
                 self.outs.append(("value", leaf))
         # A tensor that lives on although it is not returned, such as a gradient in `.grad`, is made again under its number.
@@ -101,14 +101,14 @@ class _Recording:
         self.survivors = sorted(alive)
         # Tensors that are the gradient of an argument, by its position, or of another tensor; and the references to the gradient.
         leaves_used = [(i, None, t) for i, t in enumerate(self._arguments)]
-        seen = {t._handle.id for t in self._arguments}
+        seen = {t.__core__.id for t in self._arguments}
         for used in recorder.used.values():
             leaves_used += [(-1, ref, t) for n, ref in used.tensors.items() if n not in seen and (t := ref()) is not None]
         self._gradients: list[tuple[int, Any, int, int]] = []
         for i, ref, t in leaves_used:
             grad = t.grad if t.is_leaf else None
-            if type(grad) is Tensor and grad._handle.id in alive:
-                self._gradients.append((i, ref, grad._handle.id, sys.getrefcount(grad)))
+            if type(grad) is Tensor and grad.__core__.id in alive:
+                self._gradients.append((i, ref, grad.__core__.id, sys.getrefcount(grad)))
         del leaves_used
         # Used memory and whether it is written: that of arguments, by their positions, and other memory.
         self._given = [(i, recorder.used[m].written) for i, m in enumerate(memories) if m in recorder.used]
@@ -129,7 +129,7 @@ class _Recording:
         if recorder.is_elsewhere:
             self._commands = Commands(recorder, results, self.survivors)
         else:
-            self.definition = controller.define(_replay(recorder, names, results, self.survivors, fn_name))
+            self.definition = controller.define(_replay(controller, recorder, names, results, self.survivors, fn_name))
         self._pinned = {**recorder.captured, **{n: where_made[n] for n in self.survivors}}
         for number in self._pinned:
             controller.pin(number)
@@ -151,8 +151,7 @@ class _Recording:
 
     def is_valid(self, leaves: list[Any]) -> bool:
         """Whether a replay does what the call would: what it uses and what it left behind are still there, and the numbers it has read."""
-        recorder = self.recorder
-        if recorder.place.controller.are_lost(self._pinned, set(self._pinned.values())):
+        if self.place.controller.are_lost(self._pinned, set(self._pinned.values())):
             return False
         arguments = [v for v in leaves if type(v) is Tensor]
         # If a command may no longer use a memory as the call has, the call itself raises the reason.
@@ -160,7 +159,7 @@ class _Recording:
             if memory.state is not None and (written or memory.state != SHARED):
                 return False
         for index, written in self._given:
-            state = arguments[index]._handle.memory.state
+            state = arguments[index].__core__.memory.state
             if state is not None and (written or state != SHARED):
                 return False
         for index, ref, number, references in self._gradients:
@@ -169,30 +168,30 @@ class _Recording:
                 return False
             # If the program has kept the gradient, which adds one reference, a replay must not write to it.
             grad = tensor.grad
-            if type(grad) is not Tensor or grad._handle.id != number or sys.getrefcount(grad) != references:
+            if type(grad) is not Tensor or grad.__core__.id != number or sys.getrefcount(grad) != references:
                 return False
-        numbers = [*self._numbers_used, *((arguments[i]._handle.memory, value) for i, value in self._numbers_given)]
+        numbers = [*self._numbers_used, *((arguments[i].__core__.memory, value) for i, value in self._numbers_given)]
         return all(_is_same(memory.value, value) for memory, value in numbers)
 
     def run(self, leaves: list[Any]) -> Any:
-        place = self.recorder.place
+        place = self.place
         controller = place.controller
         arguments = [v for v in leaves if type(v) is Tensor]
-        given = [t._handle.id for t in arguments]
+        given = [t.__core__.id for t in arguments]
         if self.definition is None:
             assert self._commands is not None
             numbers = self._commands.send(controller, given)
         else:
             numbers = [next(controller.numbers) for _ in self.layouts]
             controller.emit(place, self.definition, given, (), (*numbers, *self.survivors))
-        for memory in (*self.recorder.known, *(arguments[i]._handle.memory for i in self._writes)):
+        for memory in (*self.recorder.known, *(arguments[i].__core__.memory for i in self._writes)):
             memory.value = None
         written = [arguments[i] for i in self._written_given]
         written += [t for ref in self._written if (t := ref()) is not None]
         count_writes(written)
         made: list[Tensor] = []
         for number, layout, where, shared in zip(numbers, self.layouts, self._places, self._shared, strict=True):
-            memory = Memory() if shared is None else shared.memory([t._handle.memory for t in (arguments if shared.of_argument else made)])
+            memory = Memory() if shared is None else shared.memory([t.__core__.memory for t in (arguments if shared.of_argument else made)])
             made.append(new_tensor(Handle(number, layout, memory, where)))
         out: list[Any] = [made[v] if kind == "new" else arguments[v] if kind == "argument" else v for kind, v in self.outs]
         return _pytree.tree_unflatten(out, self.spec)
@@ -218,9 +217,10 @@ def _owner_of(memory: Memory, arguments: list[Memory], used: dict[Memory, Used],
     return _Owner(False, 0, memory) if memory in used else None
 
 
-def _replay(recorder: Recorder, names: dict[int, int], results: list[int], survivors: list[int], fn_name: str) -> Replay:
+def _replay(
+    controller: Controller, recorder: Recorder, names: dict[int, int], results: list[int], survivors: list[int], fn_name: str
+) -> Replay:
     """The definition of a recording whose commands are all at one place."""
-    controller = recorder.place.controller
     code: list[int] = []
     constants: list[Any] = []
     kept = {*results, *survivors}
@@ -255,10 +255,10 @@ class Commands:
         self._formals = recorder.formals
         self._results = results
         self._new = sorted(recorder.made.difference(survivors))
-        self._log: list[Operation | Order | tuple[Place, list[int]]] = []
+        self._log: list[Operation | Order | tuple[PlaceBase, list[int]]] = []
         kept = {*results, *survivors}
         freed: set[int] = set()
-        where: dict[int, Place] = {}
+        where: dict[int, PlaceBase] = {}
         for entry in recorder.log:
             if isinstance(entry, Freed):
                 numbers = [n for n in entry.numbers if n not in kept]
@@ -309,7 +309,7 @@ def _shifted(code: list[int], controller: Controller, shift: Callable[[Sequence[
     return found
 
 
-def _forget(controller: Any, definition: int | None, pinned: dict[int, Place]) -> None:
+def _forget(controller: Any, definition: int | None, pinned: dict[int, PlaceBase]) -> None:
     alive = controller()
     if alive is not None and alive.failed is None:
         alive.unpin(pinned)
@@ -358,7 +358,7 @@ def compile(fn: Callable[..., Any] | None = None, verify: bool = True) -> Any:
             found = None
         if found is not None and (found.verified or not verify):
             return found.run(leaves)
-        recorder = Recorder(place, [v._handle.id for v in leaves if type(v) is Tensor])
+        recorder = Recorder(place, [v.__core__.id for v in leaves if type(v) is Tensor])
         controller = place.controller
         with controller.lock:
             if controller.recorder is not None:
@@ -366,22 +366,22 @@ def compile(fn: Callable[..., Any] | None = None, verify: bool = True) -> Any:
             # Tensors that died before are no part of the recording.
             controller.flush()
             controller.recorder = recorder
-        before = [v._handle.memory.value for v in leaves if type(v) is Tensor]
+        before = [v.__core__.memory.value for v in leaves if type(v) is Tensor]
         try:
             out = function(*args, **kwargs)
             # The flush includes tensors that have died in it.
             controller.flush()
-            recorder.end(name)
+            recorder.end(name, controller.knows)
         finally:
             with controller.lock:
                 controller.recorder = None
         if len(recordings) >= 64:
             recordings.clear()
         # This includes the second call: its remaining tensors are the program's present ones.
-        recordings[key] = _Recording(recorder, leaves, out, name, before)
+        recordings[key] = _Recording(place, recorder, leaves, out, name, before)
         if found is not None:
             # After a difference the next call is compared with this one.
-            compare(name, found.recorder, recorder)
+            compare(name, controller.definition, found.recorder, recorder)
             if not recordings[key].returns_the_same(found):
                 raise TensorMeshError(
                     f"compile({name}): its second call returned something else than the recorded one, by the same operations"
@@ -397,7 +397,7 @@ def _place_of_call(leaves: list[Any]) -> Place:
     if active.mesh is None:
         for leaf in leaves:
             if type(leaf) is Tensor:
-                return in_active_stream(leaf._handle.place)
+                return in_active_stream(leaf.__core__.place)
     return place_of(get_active_mesh(), get_active_stream())
 
 
@@ -409,7 +409,7 @@ def _is_same(now: Any, then: Any) -> bool:
 def _signature(value: Any, seen: dict[int, int]) -> Any:
     """`seen`: by the number of a tensor, its place among the arguments."""
     if type(value) is Tensor:
-        handle = value._handle
+        handle = value.__core__
         return (handle.layout, handle.place, value.requires_grad, seen.setdefault(handle.id, len(seen)))
     if isinstance(value, torch.Tensor):
         raise _Refused(value, "(LOCAL_TENSOR) is on the controller only, and a replay would have the numbers of the recording")

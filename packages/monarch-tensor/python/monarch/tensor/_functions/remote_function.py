@@ -15,8 +15,9 @@ from monarch.extension import promise, when_done
 from monarch.extension.mesh import ranked_port
 from monarch.extension.pickling import dumps, modes_off
 from monarch.tensor._controller.active import active
-from monarch.tensor._controller.memory import Handle, Memory
-from monarch.tensor._controller.place import Place, in_active_stream, place_of
+from monarch.tensor._controller.handle import Handle
+from monarch.tensor._controller.memory import Memory
+from monarch.tensor._controller.place import Place, in_active_stream, place_of, place_of_ranks
 from monarch.tensor._controller.propagate import explain, fake_mode, fake_of
 from monarch.tensor._functions.resolvers import resolved
 from monarch.tensor._protocol.commands import Apply, Held, Input, Nested, Packed, Slot, Unpack, Varying, again
@@ -27,9 +28,7 @@ from monarch.tensor._protocol.opaque_ref import OpaqueRef, new_ref
 from monarch.tensor._protocol.results import Results, describe_results, filled_results
 from monarch.tensor._tensors.dispatch import check_operands
 from monarch.tensor._tensors.fetch import rank_of
-from monarch.tensor._tensors.mesh import RemoteProcessGroup
-from monarch.tensor._tensors.stream import get_active_stream
-from monarch.tensor._tensors.tensor import Tensor
+from monarch.tensor._tensors.mesh import RemoteProcessGroup, Tensor, get_active_stream
 from monarch.tensor._tensors.tensor_base import new_tensor
 from monarch.tensor.errors import TensorMeshError
 
@@ -134,7 +133,7 @@ class Remote(FunctionReference):
         targets = tuple(ranks[index] for index in chosen)
         if port is None:
             given = self.arguments(place, args, kwargs)
-            there = place if selection == "all" else place.controller.place_of_ranks(targets, place.stream)
+            there = place if selection == "all" else place_of_ranks(place.controller, targets, place.stream)
             self._emit(there, given, (None,), [next(place.controller.numbers)], release=True)
             return
         site = current_site()
@@ -212,7 +211,7 @@ class Remote(FunctionReference):
         for value in _pytree.tree_leaves((args, kwargs)):
             if isinstance(value, RemoteProcessGroup):
                 return place_of(value.mesh, get_active_stream())
-            handle = value._handle if type(value) is Tensor or isinstance(value, OpaqueRef) else None
+            handle = value.__core__ if type(value) is Tensor or isinstance(value, OpaqueRef) else None
             if handle is not None:
                 return in_active_stream(handle.place)
         raise TensorMeshError(
@@ -230,11 +229,11 @@ class Remote(FunctionReference):
         given: list[Any] = []
         for leaf in leaves:
             if type(leaf) is Tensor:
-                numbers.append(leaf._handle.id)
+                numbers.append(leaf.__core__.id)
                 given.append(Input(len(numbers) - 1))
-                key.append(leaf._handle.layout)
+                key.append(leaf.__core__.layout)
                 # The function may write to it.
-                leaf._handle.memory.value = None
+                leaf.__core__.memory.value = None
             elif isinstance(leaf, OpaqueRef):
                 numbers.append(leaf.handle_at(place).id)
                 given.append(Input(len(numbers) - 1))
@@ -434,7 +433,7 @@ def propagated(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> 
 
     def fake(leaf: Any) -> Any:
         if type(leaf) is Tensor:
-            return fake_of(leaf._handle.layout)
+            return fake_of(leaf.__core__.layout)
         return MockGroup(leaf.size()) if isinstance(leaf, RemoteProcessGroup) else leaf
 
     # The modes of active meshes would take the operators of fake tensors too.

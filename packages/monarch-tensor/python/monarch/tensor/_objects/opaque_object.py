@@ -37,7 +37,7 @@ class OpaqueObject(OpaqueRef):
             raise TypeError(f"{type(self).__name__}({constructor!r}): expected a class, a function or an import path")
         if isinstance(constructor, str) and "." not in constructor:
             raise ValueError(f"{type(self).__name__}({constructor!r}): an import path has a module and a name, as 'package.module.Class'")
-        self._handle = _construct(constructor, args, kwargs)._handle
+        self.__core__ = _construct(constructor, args, kwargs).__core__
 
     def call_method(self, name: str, propagation: Callable[..., Any] | str | None, *args: Any, **kwargs: Any) -> Any:
         """Calls a method of the object of each rank, in the order of torch calls.

@@ -40,7 +40,7 @@ Site = tuple["CodeType | int", ...]
 
 def current_site() -> Site:
     """Where the program is now."""
-    frame = sys._getframe(2)
+    frame = sys._getframe(2)  # pyright: ignore[reportPrivateUsage]
     known = _is_program.get
     found: list[CodeType | int] = []
     for _ in _DEPTH:

@@ -7,6 +7,8 @@ from typing import Any
 
 import torch
 
+from monarch.tensor._protocol.torch_internals import set_conjugate, set_negative
+
 CONJUGATED, NEGATED = 1, 2
 
 # Bytes of a tensor whose memory workers free at once, and not together with others.
@@ -96,7 +98,7 @@ def layout_of(tensor: Any) -> Layout:
 def mark(tensor: Any, bits: int) -> Any:
     """Gives a tensor without data the bits of its layout."""
     if bits & CONJUGATED:
-        torch._C._set_conj(tensor, True)
+        set_conjugate(tensor, True)
     if bits & NEGATED:
-        torch._C._set_neg(tensor, True)
+        set_negative(tensor, True)
     return tensor

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from torch.utils import _python_dispatch
 from torch.utils._python_dispatch import _get_current_dispatch_mode_stack, _pop_mode
@@ -13,12 +13,9 @@ from monarch.tensor._controller.place import place_of
 from monarch.tensor._tensors.dispatch import MeshMode
 from monarch.tensor.errors import TensorMeshError
 
-if TYPE_CHECKING:
-    from monarch.tensor._tensors.mesh import DeviceMesh
-    from monarch.tensor._tensors.stream import Stream
-
-# The mesh of an activation, or None for `no_mesh`.
-_M = TypeVar("_M", bound="DeviceMesh | None")
+# The mesh of an activation, or None for `no_mesh`; and a stream. Their classes are in a module that needs this one.
+_M = TypeVar("_M")
+_S = TypeVar("_S")
 
 _is_finalizing = sys.is_finalizing
 # Torch's state beside its stack of modes: each mode keeps the previous values.
@@ -32,10 +29,10 @@ class Activation:
 
     def __init__(self) -> None:
         self._mode: MeshMode | None = None
-        self._before: tuple[DeviceMesh | None, Stream | None] = (None, None)
+        self._before: tuple[Any, Any] = (None, None)
         self._flags: dict[str, bool] = {}
 
-    def _enter(self, mesh: DeviceMesh | None, stream: Stream | None) -> None:
+    def _enter(self, mesh: Any, stream: Any) -> None:
         if self._mode is not None:
             raise RuntimeError("this activation is in force already: make another one")
         self._before = (active.mesh, active.stream)
@@ -93,7 +90,7 @@ def _innermost() -> Any:
     return stack[-1] if stack else None
 
 
-def _check_nesting(mesh: DeviceMesh | None) -> None:
+def _check_nesting(mesh: Any) -> None:
     outer = active.mesh
     if mesh is not None and outer is not None and outer.controller is not mesh.controller:
         raise TensorMeshError(
@@ -115,13 +112,13 @@ class MeshActivation(Activation, Generic[_M]):
         return self._mesh
 
 
-class StreamActivation(Activation):
+class StreamActivation(Activation, Generic[_S]):
     """For `Stream.activate`."""
 
-    def __init__(self, stream: Stream) -> None:
+    def __init__(self, stream: _S) -> None:
         super().__init__()
         self._stream = stream
 
-    def __enter__(self) -> Stream:
+    def __enter__(self) -> _S:
         self._enter(active.mesh, self._stream)
         return self._stream

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from monarch.actor import SupervisionError
 from monarch.extension import when_done
 from monarch.extension.pickling import receivers
+from monarch.tensor._controller.place import place_of_ranks
 from monarch.tensor._protocol.commands import Hand, Resume
 from monarch.tensor._tensors.dispatch import check_operands
 from monarch.tensor._worker import handoff
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 
     from monarch.actor import Future
     from monarch.tensor._controller.place import Place
-    from monarch.tensor._tensors.tensor import Tensor
+    from monarch.tensor._tensors.tensor_base import TensorBase
 
 _REFUSAL = (
     "a mesh tensor cannot be pickled: its data are on the workers. Fetch them with `monarch.tensor.inspect`, or pass the tensor to a "
@@ -26,7 +27,7 @@ _REFUSAL = (
 )
 
 
-def pickled(tensor: Tensor) -> tuple[Any, ...]:
+def pickled(tensor: TensorBase) -> tuple[Any, ...]:
     """For `Tensor.__reduce_ex__`: in a call of an endpoint, and in `spawn`, the actor on each proc gets the tensor of that rank.
 
     It is as it is at this point. Actor and worker share its memory: the stream goes on when the endpoint or `__init__` has returned, an
@@ -34,7 +35,7 @@ def pickled(tensor: Tensor) -> tuple[Any, ...]:
     other pickles.
     """
     found = receivers(_REFUSAL)
-    handle = tensor._handle
+    handle = tensor.__core__
     key = ("monarch.tensor", id(handle))
     given = found.notes.get(key)
     if given is None:
@@ -43,7 +44,7 @@ def pickled(tensor: Tensor) -> tuple[Any, ...]:
         check_operands("an actor", (tensor,), {}, place)
         ranks = _ranks_of(place, found.procs, repr(tensor))
         number = next(controller.numbers)
-        there = controller.place_of_ranks(ranks, place.stream)
+        there = place_of_ranks(controller, ranks, place.stream)
         controller.emit(there, controller.defined(Hand()), (handle.id,), (number,), ())
         controller.flush()
         # The actor may write to it, now or later.

@@ -12,7 +12,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from monarch.extension.pickling import modes_off
 from monarch.tensor._controller import checks
-from monarch.tensor._controller.memory import BORROWED, DROPPED, SHARED, Handle, Memory
+from monarch.tensor._controller.handle import Handle
+from monarch.tensor._controller.memory import BORROWED, DROPPED, SHARED, Memory
 from monarch.tensor._controller.place import Place, in_active_stream
 from monarch.tensor._controller.propagate import Known, propagate, varying_arguments
 from monarch.tensor._controller.propagate import Place as ResultPlace
@@ -20,6 +21,7 @@ from monarch.tensor._controller.recomputation import refuse_other_numbers
 from monarch.tensor._protocol.commands import Constant
 from monarch.tensor._protocol.frames import frames_of
 from monarch.tensor._protocol.layout import Layout, layout_of
+from monarch.tensor._protocol.torch_internals import LOCAL_SCALAR, current_graph_task_id, schema_of
 from monarch.tensor._tensors.tensor_base import TENSOR_TYPES, emit_new, needs_data, new_tensor, set_data
 
 if TYPE_CHECKING:
@@ -47,8 +49,6 @@ _LOCAL_NAMESPACES = {"profiler"}
 
 _NUMBER = frozenset({int, float, bool, complex})
 _default_dtype = torch.get_default_dtype
-# The number of the backward that runs in this thread; -1 outside of one.
-_in_backward = torch._C._current_graph_task_id
 
 
 class _Unusual(Exception):
@@ -87,7 +87,7 @@ class MeshMode(TorchDispatchMode):
                 # Tensors that were fetched, or made outside, are used as usual: only a mixture is refused.
                 with modes_off() if types else no_dispatch():
                     return func(*args, **(kwargs or {}))
-            if _in_backward() >= 0 and (other := _common_place(args, kwargs or {})) is not None and other is not place:
+            if current_graph_task_id() >= 0 and (other := _common_place(args, kwargs or {})) is not None and other is not place:
                 # A graph may include several meshes: each node computes on the mesh of its gradients.
                 with MeshMode(other):
                     return func(*args, **(kwargs or {}))
@@ -107,10 +107,10 @@ class MeshMode(TorchDispatchMode):
             number = next(controller.numbers)
             controller.emit(place, definition, numbers, constants, (number,))
             source = known.view_of
-            return new_tensor(Handle(number, layout, Memory() if source is None else operands[source]._handle.memory, place))
+            return new_tensor(Handle(number, layout, Memory() if source is None else operands[source].__core__.memory, place))
         if known.only_writes:
             for index in known.mutates:
-                if operands[index]._handle.memory.value is not None:
+                if operands[index].__core__.memory.value is not None:
                     break
             else:
                 controller.emit(place, definition, numbers, constants, ())
@@ -140,7 +140,7 @@ def _signature(
     for value in args:
         kind = value.__class__
         if kind in TENSOR_TYPES:
-            handle = value._handle
+            handle = value.__core__
             if place is not None and (handle.place is not place or handle.memory.state is not None):
                 raise _Unusual
             operands.append(value)
@@ -183,7 +183,7 @@ def _list(values: Any, place: Place | None, key: list[Any], operands: list[Any],
     for value in values:
         kind = value.__class__
         if kind in TENSOR_TYPES:
-            handle = value._handle
+            handle = value.__core__
             if place is not None and (handle.place is not place or handle.memory.state is not None):
                 raise _Unusual
             operands.append(value)
@@ -205,12 +205,12 @@ def _is_local(values: Any) -> bool:
 
 def _common_place(args: Sequence[Any], kwargs: dict[str, Any]) -> Place | None:
     """Where all mesh tensors among the operands are."""
-    places = {id(p): p for v in _pytree.tree_leaves((args, kwargs)) if type(v) in TENSOR_TYPES and (p := v._handle.place).mesh is not None}
+    places = {id(p): p for v in _pytree.tree_leaves((args, kwargs)) if type(v) in TENSOR_TYPES and (p := v.__core__.place).mesh is not None}
     return next(iter(places.values())) if len(places) == 1 else None
 
 
 def _handle_or_none(value: Any) -> Handle | None:
-    return value._handle if type(value) in TENSOR_TYPES else None
+    return value.__core__ if type(value) in TENSOR_TYPES else None
 
 
 def _lifted(place: Place, value: Any) -> Any:
@@ -223,7 +223,7 @@ def _lifted(place: Place, value: Any) -> Any:
         data = value.detach().clone(memory_format=torch.contiguous_format)
     made = emit_new(place, Constant(), (), layout, (data,))
     if not layout.shape:
-        made._handle.memory.value = data
+        made.__core__.memory.value = data
     return made
 
 
@@ -231,12 +231,12 @@ def _first(
     place: Place, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], key: tuple[Any, ...], operands: list[Any], constants: list[Any]
 ) -> Any:
     """A call whose signature is new."""
-    if func is _aten._local_scalar_dense.default or func is _aten.item.default:
+    if func is LOCAL_SCALAR or func is _aten.item.default:
         value = _number(operands[0])
         if value is None:
             raise needs_data("a number or truth value of it (`item()`, `float()`, `bool()`, `if`, ...)")
         if (recorder := place.controller.recorder) is not None:
-            recorder.read(operands[0]._handle.memory)
+            recorder.read(operands[0].__core__.memory)
         return value.item()
     if func in _LIFTS:
         return args[0]
@@ -260,7 +260,7 @@ def _first(
         known.single is not None
         and known.view_of is None
         and not known.single.shape
-        and (all(not t._handle.layout.shape for t in operands) if operands else func in _NUMBERS)
+        and (all(not t.__core__.layout.shape for t in operands) if operands else func in _NUMBERS)
     ):
         # Known numbers stay known: this takes the slow path.
         known = known._replace(single=None)
@@ -276,7 +276,7 @@ def _first(
 
 def _is_rebuilding() -> bool:
     """Whether torch makes a tensor out of what was sent or saved: that is one of the controller, as if no mesh were active."""
-    frame = sys._getframe(2)
+    frame = sys._getframe(2)  # pyright: ignore[reportPrivateUsage]
     for _ in range(8):
         if frame.f_code.co_name == "_rebuild_tensor" and frame.f_code.co_filename.endswith("_utils.py"):
             return True
@@ -309,27 +309,27 @@ def _several(
             continue
         number = next(controller.numbers)
         numbers.append(number)
-        memory = Memory() if result.source is None else operands[result.source]._handle.memory
+        memory = Memory() if result.source is None else operands[result.source].__core__.memory
         made.append(new_tensor(Handle(number, result.layout, memory, place)))
-    controller.emit(place, definition, [t._handle.id for t in operands], constants, numbers)
+    controller.emit(place, definition, [t.__core__.id for t in operands], constants, numbers)
     if controller.recorder is not None:
-        controller.recorder.known += [m for i in known.mutates if (m := operands[i]._handle.memory).value is not None]
+        controller.recorder.known += [m for i in known.mutates if (m := operands[i].__core__.memory).value is not None]
     if func not in _SETS:
         for index in known.mutates:
-            operands[index]._handle.memory.value = None if values is None else values[0][index]
+            operands[index].__core__.memory.value = None if values is None else values[0][index]
     # A view has the number of its memory.
     if values is not None and not known.mutates and len(made) == 1 and known.results[0].source is None:
-        made[0]._handle.memory.value = values[1]
+        made[0].__core__.memory.value = values[1]
     for index, layout in known.relaid:
         _relay(operands[index], layout)
     if func in _SETS:
-        _rebase(operands[0]._handle, operands[1]._handle.memory if len(operands) > 1 else Memory())
+        _rebase(operands[0].__core__, operands[1].__core__.memory if len(operands) > 1 else Memory())
     return _shaped(known.shape, made)
 
 
 def _number(tensor: Any) -> Any:
     """The number that a tensor without dimensions is known to have, as a local tensor; else None."""
-    handle = tensor._handle
+    handle = tensor.__core__
     value = handle.memory.value
     # A view with another type has other numbers, as `x.real` has.
     return value if value is not None and value.dtype == handle.layout.dtype and not handle.layout.bits else None
@@ -340,18 +340,18 @@ def _known_values(
 ) -> tuple[list[Any], Any] | None:
     """The operands and the result of an operation on numbers that are all known, as `step += 1` of an optimiser, after it; else None."""
     for operand in operands:
-        if operand._handle.layout.shape or _number(operand) is None:
+        if operand.__core__.layout.shape or _number(operand) is None:
             return None
     if not operands and (func not in _NUMBERS or known.results[0].layout.shape):
         return None
     if torch.Tag.nondeterministic_seeded in func.tags:
         return None
-    recorder = operands[0]._handle.place.controller.recorder if operands else None
+    recorder = operands[0].__core__.place.controller.recorder if operands else None
     # Operands of one memory are one number, even if several of them are written.
     clones: dict[int, Any] = {}
     values: list[Any] = []
     for operand in operands:
-        memory = operand._handle.memory
+        memory = operand.__core__.memory
         if recorder is not None:
             recorder.compute_with(memory)
         if id(memory) not in clones:
@@ -376,9 +376,9 @@ def _local(value: Any, left: Iterator[Any]) -> Any:
 
 def _relay(tensor: Any, layout: Layout) -> None:
     """Gives a tensor another layout, as `resize_` and `transpose_` do."""
-    tensor._handle.layout = layout
+    tensor.__core__.layout = layout
     with no_dispatch():
-        set_data(tensor, new_tensor(tensor._handle))
+        set_data(tensor, new_tensor(tensor.__core__))
 
 
 def _rebase(handle: Handle, memory: Memory) -> None:
@@ -404,7 +404,7 @@ def _problem(place: Place, value: Any, written: bool) -> tuple[str, dict[str, st
         return None
     if type(value) not in TENSOR_TYPES:
         return checks.LOCAL_TENSOR, {}
-    handle = value._handle
+    handle = value.__core__
     if handle.memory.state == DROPPED:
         frames = frames_of(handle.memory.dropped_at or ())
         return checks.DROPPED, {"of": str(frames[0]) if frames else "the end of its borrow"}
@@ -481,7 +481,7 @@ def _raise_if(found: list[str], refusal: TypeError) -> None:
 
 def _written(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
     found: list[Any] = []
-    for position, argument in enumerate(func._schema.arguments):
+    for position, argument in enumerate(schema_of(func).arguments):
         if argument.alias_info is not None and argument.alias_info.is_write:
             given = args[position] if position < len(args) and not argument.kwarg_only else kwargs.get(argument.name)
             found += given if isinstance(given, list | tuple) else [given]  # pyright: ignore[reportUnknownArgumentType]
@@ -492,7 +492,7 @@ def _own_place(values: Any) -> Place | None:
     """Where an operation on these operands runs while no mesh is active: where the first mesh tensor among them is."""
     for value in values:
         if type(value) in TENSOR_TYPES:
-            return in_active_stream(value._handle.place)
+            return in_active_stream(value.__core__.place)
         if isinstance(value, list | tuple) and (found := _own_place(value)) is not None:
             return found
     return None

@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from monarch.extension.mesh import mesh_view
-from monarch.tensor._controller.memory import Handle, Memory
+from monarch.tensor._controller.handle import Handle
+from monarch.tensor._controller.memory import Memory
 from monarch.tensor._controller.place import place_of
 from monarch.tensor._protocol.commands import Offer, Pull
 from monarch.tensor._tensors.tensor_base import handle_of, new_tensor
 from monarch.tensor.errors import TensorMeshError
 
 if TYPE_CHECKING:
-    from monarch.tensor._tensors.mesh import DeviceMesh
-    from monarch.tensor._tensors.stream import Stream
-    from monarch.tensor._tensors.tensor import Tensor
+    from monarch.tensor._tensors.rank_mesh import RankMesh
+    from monarch.tensor._tensors.tensor_base import TensorBase
 
 
-def moved_far(tensor: Tensor, source: DeviceMesh, target: DeviceMesh, routes: list[tuple[int, int]], stream: Stream) -> Tensor:
+def moved_far(tensor: TensorBase, source: RankMesh, target: RankMesh, routes: list[tuple[int, int]], stream: Any) -> Any:
     """`tensor`, as `source` has it, on `target` of another controller, by `routes` of (rank there, rank here)."""
     handle = handle_of(tensor)
     owner = handle.place

@@ -13,13 +13,13 @@ from monarch.extension import promise, when_done
 from monarch.tensor._protocol import metrics
 from monarch.tensor._protocol.failures import Failure, error_of
 from monarch.tensor._tensors.dispatch import check_operands
-from monarch.tensor._tensors.moves import MeshSliceTensor
+from monarch.tensor._tensors.mesh import MeshSliceTensor
 from monarch.tensor._tensors.tensor_base import TENSOR_TYPES, handle_of
 
 if TYPE_CHECKING:
     from monarch.actor import Future
     from monarch.tensor._controller.place import Place
-    from monarch.tensor._tensors.tensor import Tensor
+    from monarch.tensor._tensors.mesh import Tensor
 
 T = TypeVar("T")
 

@@ -1,4 +1,7 @@
-"""Meshes of the ranks that execute torch calls."""
+"""Meshes of the ranks that execute torch calls, their streams, and their tensors: three classes that name each other.
+
+The functions that they share are in the other modules of the folder, which know `TensorBase`, handles and places only.
+"""
 
 from __future__ import annotations
 
@@ -9,11 +12,17 @@ from typing import TYPE_CHECKING, Any, cast
 from monarch.actor import MeshTrait, ProcMesh
 from monarch.tensor._controller.active import active
 from monarch.tensor._controller.controllers import controller_of
+from monarch.tensor._controller.memory import DROPPED
 from monarch.tensor._controller.place import place_of
 from monarch.tensor._protocol.commands import Grid, Held, RankOf
-from monarch.tensor._tensors.activation import MeshActivation
-from monarch.tensor._tensors.stream import get_active_stream, main_stream
-from monarch.tensor._tensors.tensor_base import emit_new, scalar_layout
+from monarch.tensor._protocol.frames import current_site
+from monarch.tensor._tensors.activation import MeshActivation, StreamActivation
+from monarch.tensor._tensors.actor_arguments import pickled
+from monarch.tensor._tensors.borrow import Borrow, borrowed_by
+from monarch.tensor._tensors.dispatch import check_operands, outside
+from monarch.tensor._tensors.moves import moved
+from monarch.tensor._tensors.reductions import Reduction, reduce_tensor
+from monarch.tensor._tensors.tensor_base import TensorBase, emit_new, handle_of, scalar_layout
 from monarch.tensor.errors import TensorMeshError
 
 if TYPE_CHECKING:
@@ -22,12 +31,54 @@ if TYPE_CHECKING:
 
     from monarch.actor import Shape, Slice
     from monarch.tensor._controller.controller import Controller
-    from monarch.tensor._tensors.tensor import Tensor
 
+_serials = itertools.count()
 _group_names = itertools.count(1)
 
 # The most ranks in the text of a mesh.
 _SHOWN = 8
+
+
+class Stream:
+    """A sequence of commands of its own, a thread on each worker and, on a GPU, a stream of it.
+
+    The workers end it, and close its process groups, after its last command, once neither the program nor a tensor refers to it.
+    """
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.serial = next(_serials)
+
+    def __repr__(self) -> str:
+        return f"<Stream {self.name}>"
+
+    def activate(self) -> AbstractContextManager[Stream]:
+        """Inside, the commands of this thread go to this stream."""
+        return StreamActivation(self)
+
+    def borrow(self, t: Tensor, mutable: bool = False) -> tuple[Tensor, Borrow]:
+        """`t` for this stream, and the borrow, which `Borrow.drop` or the end of a `with` of it ends.
+
+        This stream waits until the owner's has come here, and the owner's waits, where the borrow ends, until this one has come there.
+        `mutable=True` gives it to this stream for itself; else it is read by both. `TypeError` for a tensor that is dropped, or borrowed
+        in a way that excludes this one.
+        """
+        return borrowed_by(self, t, mutable)
+
+
+main_stream = Stream("main")
+
+
+def get_active_stream() -> Stream:
+    """The stream that is active in this thread: the main one, unless another one was activated by `Stream.activate`."""
+    stream: Stream | None = active.stream
+    return stream or main_stream
+
+
+def _checked(stream: Any) -> Any:
+    if stream is not None and not isinstance(stream, Stream):
+        raise TypeError(f"to_mesh: stream is a Stream, not {stream!r}")
+    return stream
 
 
 class DeviceMesh(MeshTrait):
@@ -200,6 +251,84 @@ def mesh_of(procs: Any) -> DeviceMesh:
         raise TypeError(f"expected a DeviceMesh or a ProcMesh, not {type(procs).__name__}")
     controller, ndslice = controller_of(procs)
     return DeviceMesh(controller, list(procs.sizes), ndslice)
+
+
+class Tensor(TensorBase):
+    """A tensor on each rank of a mesh. Operators on it are commands to the workers; its data come to the controller by a fetch only."""
+
+    __slots__ = ()
+
+    @classmethod
+    def __torch_dispatch__(cls, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None) -> Any:
+        # This is outside of every activation: a mode would have come first.
+        return outside(func, types, args, kwargs or {})
+
+    @property
+    def mesh(self) -> DeviceMesh:
+        """The ranks that have it."""
+        return self.__core__.place.mesh
+
+    @property
+    def stream(self) -> Stream:
+        """The stream in whose order it is used."""
+        return self.__core__.place.stream
+
+    def drop(self) -> None:
+        """Frees the memory of this tensor and of all its views on the workers, after the commands so far. A second call does nothing."""
+        handle = handle_of(self)
+        memory = handle.memory
+        if memory.state == DROPPED:
+            return
+        check_operands("drop", (self,), {}, handle.place, writes=(self,), autograd=True)
+        recorder = handle.place.controller.recorder
+        if recorder is not None and not recorder.made.issuperset(memory.ids()):
+            handle.place.controller.refuse_recording("the drop of a tensor that it has not made")
+        memory.state, memory.dropped_at = DROPPED, current_site()
+        if handle.place.controller.failed is None:
+            handle.place.controller.free(handle.place, memory.ids())
+
+    def to_mesh(self, mesh: DeviceMesh | ProcMesh, stream: Stream | None = None) -> Tensor:
+        """A copy on another mesh: dimensions of the same name and size move point to point, those that are missing here are broadcast."""
+        return moved(self, self.mesh, mesh_of(mesh), _checked(stream))
+
+    def slice_mesh(self, **coords: int | slice) -> Any:
+        """This tensor on a part of its mesh only, for `to_mesh`."""
+        return MeshSliceTensor(self, self.mesh.slice(**coords))
+
+    def reduce(
+        self,
+        dims: str | Sequence[str] = (),
+        reduction: Reduction = "sum",
+        scatter: bool = False,
+        mesh: DeviceMesh | None = None,
+        out: Tensor | None = None,
+    ) -> Tensor:
+        """Combines the tensor over dimensions of its mesh: see `monarch.tensor.reduce`."""
+        return reduce_tensor(self, dims, reduction, scatter, None if mesh is None else mesh_of(mesh), out, False)
+
+    def reduce_(
+        self, dims: str | Sequence[str] = (), reduction: Reduction = "sum", scatter: bool = False, mesh: DeviceMesh | None = None
+    ) -> Tensor:
+        """The same in place; `ValueError` where the result has another shape."""
+        return reduce_tensor(self, dims, reduction, scatter, None if mesh is None else mesh_of(mesh), None, True)
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        return pickled(self)
+
+
+class MeshSliceTensor:
+    """A tensor on a part of its mesh, to be moved."""
+
+    def __init__(self, tensor: Tensor, mesh: DeviceMesh) -> None:
+        self.tensor = tensor
+        self.mesh = mesh
+
+    def to_mesh(self, mesh: DeviceMesh | ProcMesh, stream: Stream | None = None) -> Tensor:
+        """A copy of that part on another mesh: see `monarch.tensor.to_mesh`."""
+        return moved(self.tensor, self.mesh, mesh_of(mesh), _checked(stream))
+
+    def __repr__(self) -> str:
+        return f"<{self.tensor!r} on {self.mesh!r}>"
 
 
 class _NoMesh:

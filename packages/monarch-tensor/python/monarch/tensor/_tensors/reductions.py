@@ -2,25 +2,24 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import torch
 
-from monarch.tensor._controller.memory import Handle, Memory
+from monarch.tensor._controller.handle import Handle
+from monarch.tensor._controller.memory import Memory
 from monarch.tensor._controller.place import place_of
 from monarch.tensor._protocol.commands import Reduce
-from monarch.tensor._tensors.dispatch import check_operands, map_tensors
-from monarch.tensor._tensors.mesh import mesh_of
+from monarch.tensor._tensors.dispatch import check_operands
 from monarch.tensor._tensors.tensor_base import count_writes, handle_of, new_tensor
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from monarch.tensor._protocol.layout import Layout
-    from monarch.tensor._tensors.mesh import DeviceMesh
-    from monarch.tensor._tensors.tensor import Reduction, Tensor
+    from monarch.tensor._tensors.rank_mesh import RankMesh
+    from monarch.tensor._tensors.tensor_base import TensorBase
 
-REDUCTIONS = ("stack", "sum", "avg", "product", "min", "max", "band", "bor", "bxor")
+Reduction = Literal["stack", "sum", "avg", "product", "min", "max", "band", "bor", "bxor"]
+REDUCTIONS = get_args(Reduction)
 _BITS = ("band", "bor", "bxor")
 # Types with which gloo computes: it only moves data of other types.
 _GLOO_TYPES = frozenset(
@@ -31,58 +30,9 @@ _GLOO_TYPES = frozenset(
 )
 
 
-def reduce(
-    tensors: Any, dims: str | Sequence[str] = (), reduction: Reduction = "sum", scatter: bool = False, mesh: DeviceMesh | None = None
-) -> Any:
-    """Each tensor of a pytree, combined over dimensions of its mesh.
-
-    | call | collective | result for a tensor of shape `s` on `n` ranks along the dimension |
-    |---|---|---|
-    | `reduce(t, d, "sum")` | all-reduce | `s`, the same on all of them |
-    | `reduce(t, d, "stack")` | all-gather | `(n, *s)` |
-    | `reduce(t, d, "sum", scatter=True)` | reduce-scatter | `s[1:]`, rank `i` has the sum of the parts `t[i]`; `s[0]` is `n` |
-    | `reduce(t, d, "stack", scatter=True)` | all-to-all | `s`, rank `i` has the parts `t[i]` of all ranks; `s[0]` is `n` |
-
-    Args:
-        tensors: a tensor, or a pytree with tensors.
-        dims: the dimensions, all by default; one only for "stack" and for `scatter`.
-        reduction: "sum", "avg", "stack", or another reduction of docs/tensors.md.
-        scatter: each rank has its own part of the result.
-        mesh: a part of the tensor's mesh without those dimensions: the result is on it only.
-
-    Returns:
-        The pytree with new tensors.
-
-    Raises:
-        KeyError: a dimension is unknown.
-        ValueError: a dimension is named twice, the reduction is unknown, or a shape does not fit; the text has the expected one.
-
-    ```python
-    import torch
-
-    from monarch.actor import this_host
-    from monarch.tensor import inspect, reduce
-
-    procs = this_host().spawn_procs({"dp": 2})
-    with procs.activate() as mesh:
-        x = torch.ones(3) + mesh.rank("dp")
-        assert inspect(reduce(x, "dp", "sum")).tolist() == [3.0, 3.0, 3.0]
-    procs.stop().get()
-    ```
-    """
-    return map_tensors("reduce", tensors, lambda t: reduce_tensor(t, dims, reduction, scatter, mesh, None, False))
-
-
-def reduce_(
-    tensors: Any, dims: str | Sequence[str] = (), reduction: Reduction = "sum", scatter: bool = False, mesh: DeviceMesh | None = None
-) -> Any:
-    """The same in place."""
-    return map_tensors("reduce_", tensors, lambda t: reduce_tensor(t, dims, reduction, scatter, mesh, None, True))
-
-
 def reduce_tensor(
-    tensor: Tensor, dims: Any, reduction: str, scatter: bool, mesh: DeviceMesh | None, out: Tensor | None, in_place: bool
-) -> Tensor:
+    tensor: TensorBase, dims: Any, reduction: str, scatter: bool, mesh: RankMesh | None, out: TensorBase | None, in_place: bool
+) -> Any:
     """`reduce` of one tensor."""
     handle = handle_of(tensor)
     place = handle.place
@@ -95,10 +45,9 @@ def reduce_tensor(
     target = place
     result: tuple[int, ...] | None = None
     if mesh is not None:
-        target_mesh = mesh_of(mesh)
-        _check_target(source, names, target_mesh)
-        target = place_of(target_mesh, place.stream)
-        result = target_mesh.ranks_in_order
+        _check_target(source, names, mesh)
+        target = place_of(mesh, place.stream)
+        result = mesh.ranks_in_order
     if (in_place or out is not None) and mesh is not None:
         raise ValueError("reduce: the result is on another mesh, and cannot be written to a tensor that is there already")
     if in_place and shape != layout.shape:
@@ -137,7 +86,7 @@ def reduce_tensor(
     return new_tensor(Handle(number, made, Memory(), target))
 
 
-def reduced_shape(layout: Layout, mesh: DeviceMesh, dims: tuple[str, ...], reduction: str, scatter: bool) -> tuple[int, ...]:
+def reduced_shape(layout: Layout, mesh: RankMesh, dims: tuple[str, ...], reduction: str, scatter: bool) -> tuple[int, ...]:
     """The shape of the result. `ValueError` where the reduction is not possible."""
     if reduction not in REDUCTIONS:
         raise ValueError(f"reduce: there is no reduction {reduction!r}, only {', '.join(map(repr, REDUCTIONS))}")
@@ -168,7 +117,7 @@ def reduced_shape(layout: Layout, mesh: DeviceMesh, dims: tuple[str, ...], reduc
     return shape
 
 
-def _check_target(source: DeviceMesh, dims: tuple[str, ...], target: DeviceMesh) -> None:
+def _check_target(source: RankMesh, dims: tuple[str, ...], target: RankMesh) -> None:
     kept = [label for label in source.sizes if label not in dims]
     if target.controller is not source.controller or list(target.sizes) != kept or any(target.sizes[k] != source.sizes[k] for k in kept):
         wanted = ", ".join(f"{k}={source.sizes[k]}" for k in kept)

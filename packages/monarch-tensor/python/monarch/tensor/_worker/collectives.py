@@ -15,6 +15,7 @@ import torch
 import torch.distributed as dist
 
 from monarch.tensor._protocol import metrics
+from monarch.tensor._protocol.torch_internals import all_gather_bytes
 from monarch.tensor._worker.groups import COLLECTIVE
 from monarch.tensor._worker.offers import offers
 from monarch.tensor._worker.poison import Poison, PoisonedElsewhere, poison_of
@@ -274,7 +275,7 @@ class _Stacking:
         if self._scatter:
             self._group.pg.alltoall_base(made, given, [], [], dist.AllToAllOptions()).wait()
         else:
-            self._group.pg._allgather_base(made, given).wait()
+            all_gather_bytes(self._group.pg, made, given).wait()
 
     def misses_data(self) -> bool:
         return False

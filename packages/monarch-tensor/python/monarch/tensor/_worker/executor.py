@@ -39,6 +39,7 @@ from monarch.tensor._protocol.commands import (
 )
 from monarch.tensor._protocol.failures import Failure
 from monarch.tensor._protocol.function_reference import FunctionReference
+from monarch.tensor._protocol.torch_internals import BelowAutograd, OpOverload, bare_operator, storage_id
 from monarch.tensor._worker import handoff
 from monarch.tensor._worker.arguments import caller, filler, held_in, unpacked
 from monarch.tensor._worker.collectives import Collectives, is_of_backend
@@ -90,7 +91,7 @@ def operator_of(name: str) -> Any:
                 importlib.import_module(_DEFINED_IN[space])
             packet = getattr(getattr(torch.ops, space), operator, None)
         found = getattr(packet, overload, None)
-    if not isinstance(found, torch._ops.OpOverload):
+    if not isinstance(found, OpOverload):
         raise LookupError(f"{name!r} is no operator of torch's registry on this worker, which has torch {torch.__version__}")
     return found
 
@@ -363,9 +364,9 @@ class Executor:
             value = table.get(inputs[place])
             if isinstance(value, torch.Tensor):
                 # Each view of that memory has the same wrong numbers.
-                storage = value.untyped_storage()._cdata
+                storage = storage_id(value)
                 for entry, other in list(table.items()):
-                    if isinstance(other, torch.Tensor) and other.untyped_storage()._cdata == storage:
+                    if isinstance(other, torch.Tensor) and storage_id(other) == storage:
                         table[entry] = poison
             else:
                 table[inputs[place]] = poison
@@ -475,8 +476,7 @@ class Executor:
 
 def _operator(call: Call) -> _Operator:
     """An operator with its arguments. `LookupError` if there is none of this name."""
-    # The operator without the Python function around it, which only passes its arguments on.
-    op: Any = method_of(call.operator, call.args) or operator_of(call.operator)._op
+    op: Any = method_of(call.operator, call.args) or bare_operator(operator_of(call.operator))
     if call.operator in _LOOK_AT_GRAD_MODE:
         op = _in_grad_mode(op)
     if (called := caller(call.operator, op, call.args, call.kwargs)) is not None:
@@ -495,7 +495,7 @@ def _in_grad_mode(op: Callable[..., Any]) -> Callable[..., Any]:
     """The operator where autograd is on, and does not see it."""
 
     def run(*args: Any, **kwargs: Any) -> Any:
-        with torch.enable_grad(), torch._C._AutoDispatchBelowAutograd():
+        with torch.enable_grad(), BelowAutograd():
             return op(*args, **kwargs)
 
     return run

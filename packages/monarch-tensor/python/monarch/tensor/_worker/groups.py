@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
-from torch.distributed import distributed_c10d
 
 from monarch.extension import member, reach, watch, when_done
+from monarch.tensor._protocol.torch_internals import gloo_options, group_tables, nccl_options, set_backend
 from monarch.tensor._worker.store import RequestStore, shelf
 
 if TYPE_CHECKING:
@@ -41,27 +41,18 @@ class Group:
             kind, backend, where = kinds.BackendType.GLOO, self._gloo(store, one_host), torch.device("cpu")
         else:
             kind, where = kinds.BackendType.NCCL, torch.device("cuda", torch.cuda.current_device())
-            options = dist.ProcessGroupNCCL.Options()
-            options._timeout = COLLECTIVE
-            backend = dist.ProcessGroupNCCL(store, self.place, self.size, options)
-        self.pg._register_backend(where, kind, backend)
-        self.pg._set_default_backend(kind)
-        self.pg._set_group_name(name)
-        # Functions of torch.distributed look a group up in this object.
-        world = distributed_c10d._world
+            backend = dist.ProcessGroupNCCL(store, self.place, self.size, nccl_options(COLLECTIVE))
+        set_backend(self.pg, name, where, kind, backend)
+        world = group_tables()
         world.pg_map[self.pg] = ("gloo" if self.is_gloo else "nccl", store)
         world.pg_names[self.pg] = name
         world.pg_group_ranks[self.pg] = {r: i for i, r in enumerate(ranks)}
         world.pg_backend_config[self.pg] = "cpu:gloo" if self.is_gloo else "cuda:nccl"
 
     def _gloo(self, store: RequestStore, one_host: bool) -> Any:
-        options = dist.ProcessGroupGloo._Options()
         # If all ranks are on one host, no part of the group can be reached from another host.
         device = dist.ProcessGroupGloo.create_device(interface="lo") if one_host else dist.ProcessGroupGloo.create_default_device()
-        options._devices = [device]
-        options._timeout = COLLECTIVE
-        options._threads = 2
-        return dist.ProcessGroupGloo(store, self.place, self.size, options)
+        return dist.ProcessGroupGloo(store, self.place, self.size, gloo_options(device, COLLECTIVE, threads=2))
 
     def next_key(self) -> str:
         """Names a collective: all ranks issue them in the same order."""
@@ -70,7 +61,7 @@ class Group:
 
     def close(self) -> None:
         """Ends its connections: ranks that wait in a collective of it get an error."""
-        world = distributed_c10d._world
+        world = group_tables()
         for table in (world.pg_map, world.pg_names, world.pg_group_ranks, world.pg_backend_config):
             with suppress(KeyError):
                 del table[self.pg]

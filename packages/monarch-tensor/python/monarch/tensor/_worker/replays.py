@@ -2,19 +2,28 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from monarch.tensor._protocol.commands import RELEASE, Segment
 
 if TYPE_CHECKING:
     from monarch.tensor._protocol.commands import Replay
-    from monarch.tensor._worker.executor import Executor
+
+
+class Execution(Protocol):
+    """What a replay needs of an executor: its table, its operations by stream, and its definitions."""
+
+    table: dict[int, Any]
+    operations: dict[int, int]
+    steps: dict[int, Any]
+
+    def run(self, segment: Segment, *, more: int) -> Any: ...
 
 
 class Replayed:
     """A recording: its commands, with numbers of their own for what they make."""
 
-    def __init__(self, executor: Executor, recording: Replay) -> None:
+    def __init__(self, executor: Execution, recording: Replay) -> None:
         self._executor = executor
         self._recording = recording
 
@@ -35,7 +44,7 @@ class Replayed:
         return results
 
 
-def _clear(executor: Executor, code: tuple[int, ...]) -> None:
+def _clear(executor: Execution, code: tuple[int, ...]) -> None:
     at = 0
     while at < len(code):
         head = code[at]

@@ -17,16 +17,15 @@ from typing import TYPE_CHECKING, Any, Literal
 import torch
 from torch.utils import _pytree
 
-from monarch.tensor._tensors.mesh import mesh_of
-from monarch.tensor._tensors.stream import Stream
+from monarch.tensor._tensors.mesh import Stream, mesh_of
 from monarch.tensor._tensors.tensor_base import is_mesh_tensor
 from monarch.tensor.pipelining.schedules import Action, in_one_order
 from monarch.tensor.pipelining.schedules import schedule as ordered
 
 if TYPE_CHECKING:
     from monarch.actor import ProcMesh
+    from monarch.tensor._tensors.borrow import Borrow
     from monarch.tensor._tensors.mesh import DeviceMesh
-    from monarch.tensor._tensors.stream import Borrow
 
 
 class PipelineParallelism:
@@ -89,19 +88,16 @@ class PipelineParallelism:
         mesh or size.
         """
         inputs = self._cut("x", _as_tuple(x), self.meshes[0])
-        targets = None if y is None else self._cut("y", y, self._mesh(len(self.stages) - 1))
+        targets = None if y is None else self._cut("y", y, self.meshes[(len(self.stages) - 1) % len(self.meshes)])
         actions = self._actions if targets is not None else [a for a in self._actions if a.kind == "forward"]
         with torch.set_grad_enabled(targets is not None):
-            run = _Run(self, inputs, targets)
+            run = _Run(self, inputs, targets, self._weight)
             try:
                 for action in actions:
                     run.act(action)
             finally:
                 run.end()
         return run.results
-
-    def _mesh(self, stage: int) -> DeviceMesh:
-        return self.meshes[stage % len(self.meshes)]
 
     def _cut(self, name: str, tree: Any, mesh: DeviceMesh) -> list[Any]:
         """The parts of the microbatches."""
@@ -145,8 +141,9 @@ class _Moved:
 class _Run:
     """One batch."""
 
-    def __init__(self, pipeline: PipelineParallelism, inputs: list[Any], targets: list[Any] | None) -> None:
+    def __init__(self, pipeline: PipelineParallelism, inputs: list[Any], targets: list[Any] | None, weight: float) -> None:
         self._pipeline = pipeline
+        self._weight = weight
         self._inputs = inputs
         self._targets = targets
         self._last = len(pipeline.stages) - 1
@@ -217,7 +214,7 @@ class _Run:
         kept = self._kept.pop((action.stage, action.microbatch))
         gradients = given
         if action.stage == self._last:
-            gradients = [torch.full_like(kept.outputs[0], self._pipeline._weight)]
+            gradients = [torch.full_like(kept.outputs[0], self._weight)]
         pairs = [(o, g) for o, g in zip(kept.outputs, gradients, strict=True) if o.requires_grad and g is not None]
         if pairs:
             torch.autograd.backward([o for o, _ in pairs], [g for _, g in pairs])
@@ -231,7 +228,7 @@ class _Run:
     def _send(self, results: list[Any], to: Action, index: int) -> None:
         """Moves results to the mesh of another stage. None is sent as it is."""
         pipeline = self._pipeline
-        mesh = pipeline._mesh(to.stage)
+        mesh = pipeline.meshes[to.stage % len(pipeline.meshes)]
         stays = mesh == pipeline.meshes[index]
         moved: list[Any] = []
         for value in results:

@@ -12,7 +12,7 @@ from monarch.extension import promise
 from monarch.extension.mesh import mesh_view
 from monarch.extension.pickling import modes_off
 from monarch.tensor._controller.controller import Controller
-from monarch.tensor._controller.place import Place
+from monarch.tensor._controller.place_base import PlaceBase
 from monarch.tensor._protocol.commands import RELEASE, Constant, Replay
 from monarch.tensor._protocol.frames import current_site
 from monarch.tensor._protocol.meta import get_meta
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from monarch.tensor._protocol.commands import Definition
     from monarch.tensor._protocol.frames import Site
     from monarch.tensor._protocol.layout import Layout
-    from monarch.tensor._tensors.stream import Stream
+    from monarch.tensor._tensors.mesh import Stream
 
 
 class SimulatedController(Controller):
@@ -45,7 +45,7 @@ class SimulatedController(Controller):
         self._layouts: dict[int, Layout | None] = {}
         # Tensors of a recording have no number of the program.
         self._inner = itertools.count(-1, -1)
-        self._last: Place | None = None
+        self._last: PlaceBase | None = None
         super().__init__(procs)  # pyright: ignore[reportArgumentType]
 
     def _start(self, procs: ProcMesh | None) -> None:
@@ -76,7 +76,7 @@ class SimulatedController(Controller):
         self._works.pop(number, None)
         super().forget_definition(number)
 
-    def emit(self, place: Place, definition: int, inputs: Sequence[int], constants: Sequence[Any], results: Sequence[int]) -> None:
+    def emit(self, place: PlaceBase, definition: int, inputs: Sequence[int], constants: Sequence[Any], results: Sequence[int]) -> None:
         with self.lock:
             self._begin(place)
             site = current_site() if self.sites else ()
@@ -86,7 +86,7 @@ class SimulatedController(Controller):
             if self.recorder is not None:
                 self.recorder.record(place, definition, inputs, constants, results)
 
-    def emit_order(self, first: Place, then: Place) -> None:
+    def emit_order(self, first: PlaceBase, then: PlaceBase) -> None:
         with self.lock:
             if self.recorder is not None:
                 self.recorder.order(first, then)
@@ -100,18 +100,18 @@ class SimulatedController(Controller):
             for command in commands:
                 if len(command) == 5:
                     self.emit(*command)
-                elif isinstance(command[1], Place):
+                elif isinstance(command[1], PlaceBase):
                     self.emit_order(*command)
                 else:
                     self.free(*command)
 
-    def free(self, place: Place, numbers: Sequence[int]) -> None:
+    def free(self, place: PlaceBase, numbers: Sequence[int]) -> None:
         with self.lock:
             self._begin(place)
             self._log_freed(place, numbers)
             self._freed.update(n for n in numbers if n in self._pins)
 
-    def _begin(self, place: Place) -> None:
+    def _begin(self, place: PlaceBase) -> None:
         if self.failed is not None:
             raise self.failed
         last = self._last
@@ -121,13 +121,13 @@ class SimulatedController(Controller):
         if place.released:
             self._release(place)
 
-    def _settle(self, place: Place) -> None:
+    def _settle(self, place: PlaceBase) -> None:
         self._begin(place)
 
-    def _free_dead(self, place: Place, numbers: list[int]) -> None:
+    def _free_dead(self, place: PlaceBase, numbers: list[int]) -> None:
         self._log_freed(place, numbers)
 
-    def _log_freed(self, place: Place, numbers: Sequence[int]) -> None:
+    def _log_freed(self, place: PlaceBase, numbers: Sequence[int]) -> None:
         # A tensor that was dropped dies later as well.
         freed = [n for n in numbers if n in self._layouts]
         for number in freed:
@@ -136,7 +136,7 @@ class SimulatedController(Controller):
             self.log.append(Entry("release", place, tuple(freed)))
 
     def _log(
-        self, place: Place, number: int, inputs: tuple[int, ...], constants: Sequence[Any], results: tuple[int, ...], site: Site
+        self, place: PlaceBase, number: int, inputs: tuple[int, ...], constants: Sequence[Any], results: tuple[int, ...], site: Site
     ) -> None:
         definition = self._known_definitions[number]
         if isinstance(definition, Replay):
@@ -173,7 +173,7 @@ class SimulatedController(Controller):
     def _layouts_of(self, numbers: Sequence[int]) -> tuple[Layout | None, ...]:
         return tuple(self._layouts.get(n) for n in numbers)
 
-    def _replayed(self, place: Place, recording: Replay, inputs: tuple[int, ...], results: tuple[int, ...], site: Site) -> None:
+    def _replayed(self, place: PlaceBase, recording: Replay, inputs: tuple[int, ...], results: tuple[int, ...], site: Site) -> None:
         """The commands of a recording, one by one."""
         names = dict(zip(recording.formals, inputs, strict=True)) | dict(zip(recording.results, results, strict=True))
         made: list[int] = []
@@ -229,7 +229,7 @@ class SimulatedController(Controller):
     def worker(self, rank: int) -> Any:
         return self.workers
 
-    def fetch(self, place: Place, rank: int, numbers: Sequence[int]) -> Future[Any]:
+    def fetch(self, place: PlaceBase, rank: int, numbers: Sequence[int]) -> Future[Any]:
         """Zeros."""
         with self.lock:
             self.flush()
@@ -248,7 +248,7 @@ class SimulatedController(Controller):
 
     # For what reads the log
 
-    def ranks_of(self, place: Place) -> tuple[int, ...]:
+    def ranks_of(self, place: PlaceBase) -> tuple[int, ...]:
         """The ranks that execute the commands of a place."""
         if place.mesh is not None:
             return place.mesh.ranks_in_order

@@ -11,7 +11,7 @@ from monarch.tensor.simulator.work import Work
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from monarch.tensor._controller.place import Place
+    from monarch.tensor._controller.place_base import PlaceBase
     from monarch.tensor._protocol.layout import Layout
     from monarch.tensor.simulator.controller import SimulatedController
     from monarch.tensor.simulator.work import Entry
@@ -30,7 +30,7 @@ class _Names:
 def nodes_of(controller: SimulatedController, log: Sequence[Entry]) -> list[dict[str, Any]]:
     """The commands in the order of the program; tensors and events have numbers of their own."""
     tensors, events = _Names(), _Names()
-    meshes: dict[Place, dict[str, Any]] = {}
+    meshes: dict[PlaceBase, dict[str, Any]] = {}
     found: list[dict[str, Any]] = []
     for index, entry in enumerate(log):
         mesh = meshes.get(entry.place)
@@ -56,7 +56,7 @@ def nodes_of(controller: SimulatedController, log: Sequence[Entry]) -> list[dict
     return found
 
 
-def _mesh(controller: SimulatedController, place: Place) -> dict[str, Any]:
+def _mesh(controller: SimulatedController, place: PlaceBase) -> dict[str, Any]:
     if place.mesh is None:
         return {"ranks": list(controller.ranks_of(place))}
     grid = place.mesh.grid
@@ -83,8 +83,8 @@ def graph_of(controller: SimulatedController) -> dict[str, Any]:
     written: dict[int, int] = {}
     signals: dict[int, int] = {}
     # By stream: the last command of each place that no later one covers.
-    last: dict[int, dict[Place, int]] = {}
-    sets: dict[Place, frozenset[int]] = {}
+    last: dict[int, dict[PlaceBase, int]] = {}
+    sets: dict[PlaceBase, frozenset[int]] = {}
     for index, entry in enumerate(log):
         work = entry.work
         if isinstance(work, Work):

@@ -11,7 +11,7 @@ from monarch.tensor.simulator.work import Work
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from monarch.tensor._controller.place import Place
+    from monarch.tensor._controller.place_base import PlaceBase
     from monarch.tensor.simulator.work import Entry
 
 
@@ -33,7 +33,7 @@ class Partition:
     are refined until the ranks of each get the same commands and meet ranks of the same groups over the same links.
     """
 
-    def __init__(self, log: Sequence[Entry], hosts: Sequence[Any], ranks_of: Callable[[Place], tuple[int, ...]]) -> None:
+    def __init__(self, log: Sequence[Entry], hosts: Sequence[Any], ranks_of: Callable[[PlaceBase], tuple[int, ...]]) -> None:
         self._hosts = hosts
         self._ranks_of = ranks_of
         self.of_rank = [0] * len(hosts)

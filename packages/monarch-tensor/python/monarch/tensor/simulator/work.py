@@ -8,7 +8,7 @@ from monarch.tensor._protocol.commands import Alias, Call, Constant, Move, RankO
 from monarch.tensor._protocol.layout import Layout, contiguous_layout
 
 if TYPE_CHECKING:
-    from monarch.tensor._controller.place import Place
+    from monarch.tensor._controller.place_base import PlaceBase
     from monarch.tensor._controller.propagate import Known
     from monarch.tensor._protocol.frames import Site
 
@@ -74,7 +74,7 @@ class Entry(NamedTuple):
     """
 
     work: Work | str
-    place: Place
+    place: PlaceBase
     inputs: tuple[int, ...]
     results: tuple[int, ...] = ()
     # The only rank that has it, for a fetch.
