@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from monarch._core.config import wheel as _wheel  # noqa: F401  # pyright: ignore[reportUnusedImport]  # names wheels that are missing
+from monarch._core.config.facade import lazy_names as _lazy_names
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -132,25 +133,8 @@ _HOMES = {
     "sync.workspace": ("Workspace",),
 }
 # End of the generated table.
-_HOME = {name: home for home, names in _HOMES.items() for name in names}
-
-_NAMES = [*sorted(_HOME), "config"]
 
 if not TYPE_CHECKING:  # type checkers go by the imports above
-    __all__ = [*_NAMES]  # noqa: PLE0604
-
-
-def __getattr__(name: str) -> object:
-    from importlib import import_module
-
-    home = _HOME.get(name)
-    if home is None:
-        if name not in ("config", "concurrent", "recovery", "testing"):
-            raise AttributeError(f"module 'monarch.actor' has no attribute {name!r}")
-        return import_module(f"monarch.actor.{name}")
-    found = globals()[name] = getattr(import_module(f"monarch._core.{home}"), name)
-    return found
-
-
-def __dir__() -> list[str]:
-    return list(_NAMES)
+    __all__, __getattr__, __dir__ = _lazy_names(
+        __name__, _HOMES, "monarch._core", modules=["config"], hidden=["concurrent", "recovery", "testing"]
+    )

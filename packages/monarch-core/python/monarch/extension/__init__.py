@@ -5,6 +5,8 @@ No other part of core is for other wheels: no module outside monarch-core import
 
 from __future__ import annotations
 
+from monarch._core.config.facade import lazy_names as _lazy_names
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from monarch._core._native import thread_limit as thread_limit
@@ -86,23 +88,7 @@ _HOMES = {
     "start.proc_main": ("run_proc",),
 }
 # End of the generated table.
-_HOME = {name: home for home, names in _HOMES.items() for name in names}
-
-_NAMES = ["VERSION", *sorted(_HOME)]
 
 if not TYPE_CHECKING:  # type checkers go by the imports above
-    __all__ = [*_NAMES]  # noqa: PLE0604
-
-
-def __getattr__(name: str) -> object:
-    from importlib import import_module
-
-    home = _HOME.get(name)
-    if home is None:
-        raise AttributeError(f"module 'monarch.extension' has no attribute {name!r}")
-    found = globals()[name] = getattr(import_module(f"monarch._core.{home}"), name)
-    return found
-
-
-def __dir__() -> list[str]:
-    return list(_NAMES)
+    __all__, __getattr__, __dir__ = _lazy_names(__name__, _HOMES, "monarch._core")
+    __all__.append("VERSION")

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from monarch.extension.facade import lazy_names as _lazy_names
+
 if TYPE_CHECKING:
     from monarch.job._client.exec import exec_command as exec_command
     from monarch.job._client.keeper import Keeper as Keeper
@@ -108,21 +110,6 @@ _HOMES = {
     "ssh": ("SSHJob",),
 }
 # End of the generated table.
-_HOME = {name: home for home, names in _HOMES.items() for name in names}
 
 if not TYPE_CHECKING:  # type checkers go by the imports above
-    __all__ = [*sorted(_HOME)]  # noqa: PLE0604
-
-
-def __getattr__(name: str) -> object:
-    from importlib import import_module
-
-    home = _HOME.get(name)
-    if home is None:
-        raise AttributeError(f"module 'monarch.job' has no attribute {name!r}")
-    found = globals()[name] = getattr(import_module(f"monarch.job.{home}"), name)
-    return found
-
-
-def __dir__() -> list[str]:
-    return sorted(_HOME)
+    __all__, __getattr__, __dir__ = _lazy_names(__name__, _HOMES)

@@ -7,6 +7,8 @@ attempt as `policy.py` decides. `policy.py`, `snapshot_choice.py`, `torchrun.py`
 
 from __future__ import annotations
 
+from monarch.extension.facade import lazy_names as _lazy_names
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from monarch.spmd.actor import SPMDActor as SPMDActor
@@ -38,21 +40,6 @@ _HOMES = {
     "torchrun": ("LaunchSpec", "parse_torchrun"),
 }
 # End of the generated table.
-_HOME = {name: home for home, names in _HOMES.items() for name in names}
 
 if not TYPE_CHECKING:  # type checkers go by the imports above
-    __all__ = [*sorted(_HOME)]  # noqa: PLE0604
-
-
-def __getattr__(name: str) -> object:
-    from importlib import import_module
-
-    home = _HOME.get(name)
-    if home is None:
-        raise AttributeError(f"module 'monarch.spmd' has no attribute {name!r}")
-    found = globals()[name] = getattr(import_module(f"monarch.spmd.{home}"), name)
-    return found
-
-
-def __dir__() -> list[str]:
-    return sorted(_HOME)
+    __all__, __getattr__, __dir__ = _lazy_names(__name__, _HOMES)

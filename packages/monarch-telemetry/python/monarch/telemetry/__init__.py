@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from monarch.extension.facade import lazy_names as _lazy_names
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from monarch.telemetry._engine.query_engine import QueryEngine as QueryEngine
@@ -28,21 +30,6 @@ _HOMES = {
     "running": ("Telemetry", "query", "record", "stacks", "start"),
 }
 # End of the generated table.
-_HOME = {name: home for home, names in _HOMES.items() for name in names}
 
 if not TYPE_CHECKING:  # type checkers go by the imports above
-    __all__ = [*sorted(_HOME)]  # noqa: PLE0604
-
-
-def __getattr__(name: str) -> object:
-    from importlib import import_module
-
-    home = _HOME.get(name)
-    if home is None:
-        raise AttributeError(f"module 'monarch.telemetry' has no attribute {name!r}")
-    found = globals()[name] = getattr(import_module(f"monarch.telemetry.{home}"), name)
-    return found
-
-
-def __dir__() -> list[str]:
-    return sorted(_HOME)
+    __all__, __getattr__, __dir__ = _lazy_names(__name__, _HOMES)

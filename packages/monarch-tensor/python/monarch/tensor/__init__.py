@@ -10,6 +10,7 @@ workers.
 
 from __future__ import annotations
 
+from monarch.extension.facade import lazy_names as _lazy_names
 from monarch.tensor._torch_range import check_torch
 
 check_torch()
@@ -82,26 +83,6 @@ _HOMES = {
     "simulator.simulator": ("Simulator",),
 }
 # End of the generated table.
-_HOME = {name: home for home, names in _HOMES.items() for name in names}
-# Modules with names of their own.
-_MODULES = ("builtins", "pipelining", "random", "timer")
-_NAMES = sorted((*_HOME, *_MODULES))
 
 if not TYPE_CHECKING:  # type checkers go by the imports above
-    __all__ = [*_NAMES]  # noqa: PLE0604
-
-
-def __getattr__(name: str) -> object:
-    from importlib import import_module
-
-    if name in _MODULES:
-        return import_module(f"monarch.tensor.{name}")
-    home = _HOME.get(name)
-    if home is None:
-        raise AttributeError(f"module 'monarch.tensor' has no attribute {name!r}")
-    found = globals()[name] = getattr(import_module(f"monarch.tensor.{home}"), name)
-    return found
-
-
-def __dir__() -> list[str]:
-    return list(_NAMES)
+    __all__, __getattr__, __dir__ = _lazy_names(__name__, _HOMES, modules=["builtins", "pipelining", "random", "timer"])

@@ -10,16 +10,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from monarch.extension.facade import lazy_names as _lazy_names
+
 if TYPE_CHECKING:
     from monarch.job.skypilot.job import SkyPilotJob as SkyPilotJob
 
-__all__ = ["SkyPilotJob"]
-
-
-def __getattr__(name: str) -> object:
-    if name != "SkyPilotJob":
-        raise AttributeError(f"module 'monarch.job.skypilot' has no attribute {name!r}")
-    from monarch.job.skypilot.job import SkyPilotJob
-
-    globals()[name] = SkyPilotJob
-    return SkyPilotJob
+if not TYPE_CHECKING:  # type checkers go by the import above
+    __all__, __getattr__, __dir__ = _lazy_names(__name__, {"job": ("SkyPilotJob",)})

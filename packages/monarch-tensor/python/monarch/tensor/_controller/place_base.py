@@ -15,7 +15,7 @@ class PlaceBase:
 
     def __init__(self, orphans: list[tuple[tuple[int, int], list[int]]], mesh: Any, stream: Any, head: tuple[int, int]) -> None:
         self.is_collected = False
-        # Of the controller: numbers of tensors that have died at a place that no longer exists.
+        # The list of the controller with the numbers of tensors that have died at places that no longer exist.
         self.orphans = orphans
         # A `DeviceMesh` and a `Stream`: classes of a package that needs this one. None for a place at which no tensor is used.
         self.mesh = mesh

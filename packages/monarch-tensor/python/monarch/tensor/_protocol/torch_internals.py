@@ -1,6 +1,6 @@
 """The names of PyTorch that its documentation does not have: no other module uses any, so that a new release is checked against this one.
 
-What operators and the nodes of a backward use is bound once, as an accessor of C.
+Operators and the nodes of a backward use accessors of C, which are bound once.
 """
 
 from __future__ import annotations

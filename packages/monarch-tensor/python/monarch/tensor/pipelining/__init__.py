@@ -5,16 +5,11 @@ The name is loaded on first use: `schedules` needs no torch.
 
 from __future__ import annotations
 
+from monarch.extension.facade import lazy_names as _lazy_names
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from monarch.tensor.pipelining.pipeline import PipelineParallelism as PipelineParallelism
 
-__all__ = ["PipelineParallelism"]
-
-
-def __getattr__(name: str) -> object:
-    if name not in __all__:
-        raise AttributeError(f"module 'monarch.tensor.pipelining' has no attribute {name!r}")
-    from monarch.tensor.pipelining.pipeline import PipelineParallelism
-
-    return PipelineParallelism
+if not TYPE_CHECKING:  # type checkers go by the import above
+    __all__, __getattr__, __dir__ = _lazy_names(__name__, {"pipeline": ("PipelineParallelism",)})
