@@ -31,6 +31,7 @@ WHEELS = {
         "monarch.extension.debug",
         "monarch.extension.directory_tree",
         "monarch.extension.events",
+        "monarch.extension.facade",
         "monarch.extension.gitignore",
         "monarch.extension.inspection",
         "monarch.extension.masking",

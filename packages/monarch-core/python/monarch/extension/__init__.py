@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from monarch._core.config.wheel import install_hint as install_hint
     from monarch._core.config.wheel import missing_wheel as missing_wheel
     from monarch._core.config.wheel import needs_wheel as needs_wheel
+    from monarch._core.debug.pdb_file import PDB_FILE as PDB_FILE
     from monarch._core.errors.extension import PromiseDropped as PromiseDropped
     from monarch._core.errors.extension import PromiseFailed as PromiseFailed
     from monarch._core.errors.extension import RequestError as RequestError
@@ -68,6 +69,7 @@ _HOMES = {
     "config.entry_points": ("BrokenEntry", "LoadedEntry", "entry_names", "load_entry"),
     "config.setting": ("Setting",),
     "config.wheel": ("install_hint", "missing_wheel", "needs_wheel"),
+    "debug.pdb_file": ("PDB_FILE",),
     "errors.extension": ("PromiseDropped", "PromiseFailed", "RequestError", "ServiceError"),
     "errors.known_rows": ("error_text",),
     "errors.table": ("ErrorRow",),

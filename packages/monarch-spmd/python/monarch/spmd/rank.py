@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, NamedTuple
 
 from monarch.actor import Actor, concurrent_endpoint, current_rank
+from monarch.extension import PDB_FILE
 from monarch.extension.command import CannotStart, CommandLine, GuardedProcess, OutputBuffer, OutputPipe
 from monarch.spmd import start_program
 from monarch.spmd.address import ReservedPort, reachable_address
@@ -284,6 +285,7 @@ class Rank(Actor):
         ours = {
             start_program.STACKS_FILE: self._stack.path,
             start_program.DEBUGGER: self._breakpoints.address,
+            start_program.PDB_FILE: PDB_FILE,
             VARIABLE: self._requests.path,
         }
         return {**base, **own, **ours}

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 STACKS = 45
 STACKS_FILE = "MONARCH_SPMD_STACKS"
 DEBUGGER = "MONARCH_SPMD_DEBUGGER"
+PDB_FILE = "MONARCH_SPMD_PDB"
 ERROR_FILE = "TORCHELASTIC_ERROR_FILE"
 _DEBUGGER_MODULE = "monarch.spmd.program_debugger"
 _LONGEST_TRACEBACK, _LONGEST_MESSAGE = 64 << 10, 4 << 10
@@ -63,8 +64,8 @@ def _answer_with_stacks() -> None:
 
 
 def _stop_at_breakpoints() -> None:
-    address = os.environ.pop(DEBUGGER, None)
-    if address is None or sys.breakpointhook is not sys.__breakpointhook__:
+    address, pdb_file = os.environ.pop(DEBUGGER, None), os.environ.pop(PDB_FILE, None)
+    if address is None or pdb_file is None or sys.breakpointhook is not sys.__breakpointhook__:
         return
 
     def stop(*args: Any, **options: Any) -> Any:
@@ -74,22 +75,27 @@ def _stop_at_breakpoints() -> None:
         if chosen not in ("", "pdb.set_trace"):
             return sys.__breakpointhook__(*args, **options)
         # The last call of this frame: the debugger would stop in any later call.
-        return _debugger().stop_at(sys._getframe(1), address, *args, **options)  # pyright: ignore[reportPrivateUsage]
+        return _debugger(pdb_file).stop_at(sys._getframe(1), address, *args, **options)  # pyright: ignore[reportPrivateUsage]
 
     sys.breakpointhook = stop
 
 
-def _debugger() -> ModuleType:
-    """The module `program_debugger` of this folder, whatever `sys.path` has."""
+def _debugger(pdb_file: str) -> ModuleType:
+    """The module `program_debugger` of this folder, and the one on which it is built, whatever `sys.path` has."""
+    _module("monarch_thread_pdb", pdb_file)
+    return _module(_DEBUGGER_MODULE, os.path.join(os.path.dirname(__file__), "program_debugger.py"))
+
+
+def _module(name: str, path: str) -> ModuleType:
     from importlib.util import module_from_spec, spec_from_file_location
 
-    if _DEBUGGER_MODULE not in sys.modules:
-        spec = spec_from_file_location(_DEBUGGER_MODULE, os.path.join(os.path.dirname(__file__), "program_debugger.py"))
+    if name not in sys.modules:
+        spec = spec_from_file_location(name, path)
         assert spec is not None and spec.loader is not None
         made = module_from_spec(spec)
-        sys.modules[_DEBUGGER_MODULE] = made
+        sys.modules[name] = made
         spec.loader.exec_module(made)
-    return sys.modules[_DEBUGGER_MODULE]
+    return sys.modules[name]
 
 
 def _run(kind: str, program: str) -> None:

@@ -10,15 +10,14 @@ breakpoint pay for it, except for a look at an empty list when an endpoint has f
 
 from __future__ import annotations
 
-import io
-import pdb
 import re
 import sys
 from _thread import allocate_lock, get_ident
 from bdb import BdbQuit
-from dis import opmap
+from pdb import Pdb
 from typing import TYPE_CHECKING, Any
 
+from monarch._core.debug.thread_pdb import Terminal, ThreadPdb, sessions
 from monarch._core.errors.complaint import complain
 from monarch._core.process.current import current_process
 from monarch._core.process.identity import new_uid, to_label
@@ -41,12 +40,7 @@ _LONG = 8192
 _LOOK_EVERY = 0.05
 # The names of actors that the prompt of the debugger accepts.
 _NAME = re.compile(r"[-_a-zA-Z0-9]+")
-# The instructions at which a yielding frame is; since Python 3.13 the frame is one instruction further.
-_YIELDING = (opmap["YIELD_VALUE"], opmap["RESUME"])
-_SUSPENDABLE = 0x20 | 0x80 | 0x200  # flags of generators, coroutines and async generators
-
-# The session of each thread, and the threads whose sessions read commands right now.
-_sessions: dict[int, DebugSession] = {}
+# The threads whose sessions read commands right now.
 _busy: set[int] = set()
 _lock = allocate_lock()
 # The original `sys.stdin`, `sys.stdout` and `sys.displayhook`, while any session is busy.
@@ -56,7 +50,7 @@ _streams: tuple[Any, Any, Any] | None = None
 def stop_at(frame: FrameType, actor: LocalActor, *, header: str | None = None, commands: Any = None) -> None:
     """Stops the calling thread, in `frame` or at its next line."""
     thread = get_ident()
-    session = _sessions.get(thread)
+    session = sessions.get(thread)
     if thread in _busy:
         if session is not None:
             session.message("*** breakpoint() in a command of the debugger: passed over")
@@ -96,88 +90,45 @@ def after_failure(actor: LocalActor, call: Call | None, exc: BaseException) -> N
         DebugSession(actor).after_death(exc)
 
 
-class DebugSession(pdb.Pdb):
+class DebugSession(ThreadPdb):
     """The pdb of one thread, from a breakpoint to the end of the call or the last `continue`."""
 
+    cannot_run = "an actor cannot be run again from here"
+
     def __init__(self, actor: LocalActor) -> None:
-        terminal: Any = SessionStream(self)
-        super().__init__(stdin=terminal, stdout=terminal, nosigint=True, skip=[_PACKAGE + "*"])
-        self.use_rawinput = False
+        super().__init__(SessionStream(self), skip=[_PACKAGE + "*"])
         self.actor = actor
         self.id = new_uid()
-        self.thread = get_ident()
-        # The frame of the next stop, and the outermost frame of the session.
-        self.start: FrameType | None = None
-        self.outermost: FrameType | None = None
         self.post_mortem = False
         # The function and line of the current frame.
         self.function: str | None = None
         self.line: int | None = None
         self.path = ""
-        self.written = ""
         self.controller: DebugController | None = None
-        # The debugger is gone: every command is `continue`.
-        self.released = False
-        self.over = False
+
+    def first_frame(self, frame: FrameType) -> FrameType:
+        return _outermost(frame)
 
     # ---- where it is
 
-    def set_trace(self, frame: FrameType | None = None, **options: Any) -> None:
-        """Stops in `frame`, after this method has returned; frames of the runtime are skipped."""
-        assert frame is not None
-        # pdb may be stepping, and would step into this method.
-        sys.settrace(None)
-        self.reset()
-        self.start, self.outermost = frame, _outermost(frame)
-        self.botframe = self.outermost.f_back or self.outermost
-        _sessions[self.thread] = self
-        traced: FrameType | None = frame
-        while traced is not None:
-            traced.f_trace = self.trace_dispatch
-            traced = None if traced is self.outermost else traced.f_back
-        self.set_step()
-        sys.settrace(self.trace_dispatch)
-
-    def stop_here(self, frame: FrameType) -> bool:
-        # Destructors and weak-reference callbacks run anywhere, even between this call and the frame.
-        return (self.start is None or self.start is frame) and super().stop_here(frame)
-
-    def _load_breaks(self) -> None:
-        """Loads this session's breakpoints: pdb shares breakpoints among all instances, but here each session has its own."""
-
-    def break_here(self, frame: FrameType) -> bool:
-        try:
-            return super().break_here(frame)
-        except KeyError:  # another session has removed a breakpoint at the same line
-            return False
-
     def get_stack(self, f: FrameType | None, t: TracebackType | None) -> tuple[list[tuple[FrameType, int]], int]:
         """The stack from the endpoint on; after an exception also without the innermost frames of the runtime."""
-        stack, index = super().get_stack(f, t)
+        if not self.post_mortem:
+            return super().get_stack(f, t)
+        stack, index = Pdb.get_stack(self, f, t)
         first, last = 0, len(stack)
-        if self.post_mortem:
-            while first < last - 1 and _is_ours(stack[first][0]):
-                first += 1
-            while last - 1 > first and _is_ours(stack[last - 1][0]):
-                last -= 1
-        else:
-            first = next((i for i, (frame, _) in enumerate(stack) if frame is self.outermost), 0)
+        while first < last - 1 and _is_ours(stack[first][0]):
+            first += 1
+        while last - 1 > first and _is_ours(stack[last - 1][0]):
+            last -= 1
         return stack[first:last], max(0, min(index, last - 1) - first)
 
     def setup(self, f: FrameType | None, tb: Any) -> Any:
-        self.start = None
         stop = super().setup(f, tb)
         frame, self.line = self.stack[self.curindex] if self.stack else (f, None)
         if frame is not None:
             self.function, self.path = frame.f_code.co_name, frame.f_code.co_filename
         return stop
-
-    def trace_dispatch(self, frame: FrameType, event: str, arg: Any) -> Any:
-        following = super().trace_dispatch(frame, event, arg)
-        if event == "return" and frame is self.outermost and not _is_suspended(frame):
-            sys.settrace(None)
-            self.end()
-        return following
 
     # ---- what it reads and writes
 
@@ -188,23 +139,15 @@ class DebugSession(pdb.Pdb):
         finally:
             _leave(self.thread)
 
-    def read(self) -> str:
-        """The next line, from this client of the debugger or a later one."""
-        if self.released:
-            return "continue\n"
-        end = self.written.rfind("\n") + 1
-        text, prompt, self.written = self.written[:end], self.written[end:], ""
+    def ask(self, text: str, prompt: str) -> str | None:
+        """The line of this client of the debugger or of a later one."""
         try:
             controller = self._open()
-            line = _wait(controller.prompt.call_one(self.id, self._place(), text, prompt))
+            line: str | None = _wait(controller.prompt.call_one(self.id, self._place(), text, prompt))
         except Exception as e:
             self._lost(e)
-            line = None
-        if line is not None:
-            return f"{line}\n"
-        self.released = True
-        self.clear_all_breaks()
-        return "continue\n"
+            return None
+        return line
 
     def write(self, text: str) -> None:
         self.written += text
@@ -271,34 +214,14 @@ class DebugSession(pdb.Pdb):
         self.end()
         raise CancelledError
 
-    def set_continue(self) -> None:
-        super().set_continue()
-        if not self.breaks:
-            self.over = True
-
-    def set_quit(self) -> None:
-        super().set_quit()
-        self.over = True
-
-    def interaction(self, frame: FrameType | None, traceback: Any, *rest: Any) -> None:
-        super().interaction(frame, traceback, *rest)
-        # A command in the user's `.pdbrc` may have continued the program.
-        if self.over:
-            self.end()
-
     def _cmdloop(self) -> None:
         super()._cmdloop()
         if self.over:
             self.end()
 
     def end(self) -> None:
-        """Ends the session at the controller, and removes the session's breakpoints from pdb."""
-        self.over = True
-        self.clear_all_breaks()
-        if _sessions.get(self.thread) is self:
-            del _sessions[self.thread]
-        # The frames hold objects of the user's code.
-        self.start = self.outermost = self.botframe = None
+        """Ends the session, also at the controller."""
+        super().end()
         if self.controller is not None:
             text, self.written = self.written, ""
             self._send(self.controller.close_session, text)
@@ -308,7 +231,7 @@ class DebugSession(pdb.Pdb):
         from traceback import format_exception_only
 
         self.post_mortem = True
-        _sessions[self.thread] = self
+        sessions[self.thread] = self
         try:
             self.reset()
             self.message("".join(format_exception_only(exc)).rstrip())
@@ -316,89 +239,15 @@ class DebugSession(pdb.Pdb):
         finally:
             self.end()
 
-    # ---- commands that are different here
 
-    def clear_all_breaks(self) -> None:
-        """Clears the breakpoints of this session only."""
-        for path, lines in list(self.breaks.items()):
-            for line in list(lines):
-                try:
-                    self.clear_break(path, line)
-                except KeyError:  # as in `break_here`
-                    continue
-        self.breaks.clear()
+class SessionStream(Terminal):
+    """The terminal of a session. Output of other threads goes to the stream that was `sys.stdout` before."""
 
-    def do_clear(self, arg: str) -> Any:
-        """cl(ear) [number ... | filename:lineno]; without arguments, all breakpoints."""
-        if arg.strip():
-            return super().do_clear(arg)
-        self.clear_all_breaks()
-        self.message("Cleared all breakpoints")
-        return None
-
-    do_cl = do_clear
-
-    def do_run(self, arg: str) -> None:
-        """There is nothing to run again: an actor's calls come from its callers."""
-        self.error("an actor cannot be run again from here")
-
-    do_restart = do_run
-
-    def do_interact(self, arg: str) -> None:
-        """An interpreter with a copy of the local names, until `exit()`."""
-        from code import InteractiveConsole
-
-        assert self.curframe is not None
-        console = InteractiveConsole({**self.curframe.f_globals, **self.curframe.f_locals}, "<console>")
-
-        def ask(prompt: str = "") -> str:
-            if self.released:
-                raise EOFError
-            self.write(prompt)
-            return self.read().rstrip("\n")
-
-        console.raw_input = ask
-        console.write = self.write  # pyright: ignore[reportAttributeAccessIssue]
-        sys.stdout = self.stdout
-        try:
-            console.interact(banner="exit() leads back to pdb", exitmsg="")
-        except SystemExit:
-            return
-
-
-class SessionStream(io.TextIOBase):
-    """The terminal of pdb and of the statements that it runs. Output of other threads that use it as `sys.stdout` passes through."""
-
-    def __init__(self, session: DebugSession) -> None:
-        self._session = session
-
-    @property
-    def encoding(self) -> str:  # pyright: ignore[reportIncompatibleVariableOverride]
-        return "utf-8"
-
-    def readable(self) -> bool:
-        return True
-
-    def writable(self) -> bool:
-        return True
-
-    def readline(self, size: int | None = -1, /) -> str:  # pyright: ignore[reportIncompatibleMethodOverride]
-        session = self._here()
-        return "" if session is None else session.read()
-
-    def write(self, text: str, /) -> int:
-        session = self._here()
-        if session is not None:
-            session.write(text)
-        elif _streams is not None:
+    def pass_on(self, text: str) -> None:
+        if _streams is not None:
             _streams[1].write(text)
         else:
-            sys.__stdout__.write(text)  # pyright: ignore[reportOptionalMemberAccess]
-        return len(text)
-
-    def _here(self) -> DebugSession | None:
-        thread = get_ident()
-        return self._session if thread == self._session.thread else _sessions.get(thread)
+            super().pass_on(text)
 
 
 def _enter(thread: int) -> None:
@@ -445,9 +294,3 @@ def _outermost(frame: FrameType) -> FrameType:
             if frames[at].f_globals.get("__name__") == "asyncio.events":
                 return frames[at - 1]
     return frames[-1]
-
-
-def _is_suspended(frame: FrameType) -> bool:
-    """Whether the frame only yields, or waits in an `await`, at a "return" event, and is resumed later."""
-    code = frame.f_code
-    return bool(code.co_flags & _SUSPENDABLE) and frame.f_lasti >= 0 and code.co_code[frame.f_lasti] in _YIELDING
