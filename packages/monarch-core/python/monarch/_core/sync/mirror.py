@@ -16,6 +16,7 @@ import fcntl
 import os
 import stat
 from contextlib import contextmanager, suppress
+from operator import itemgetter
 
 from monarch._core._native.files import Blake3, FileDigest, list_directories
 from monarch._core.process.identity import new_uid
@@ -41,6 +42,10 @@ _FOREIGN = bytes(DIGEST)
 _NO_PART = (_FOREIGN, Blake3(), 0)
 
 
+# Mode, inode, size and mtime of `Attributes`: hard links change the number of links and the ctime.
+_identity = itemgetter(0, 5, 6, 8)
+
+
 class BaseChanged(RuntimeError):
     """A file of a tree was changed by hand during a sync."""
 
@@ -54,7 +59,6 @@ class MirrorScan(TreeScan):
             self.seen[path].below, self.seen[path].digest = b"", _FOREIGN
 
     def is_same_file(self, before: Attributes, found: Attributes) -> bool:
-        # Hard links change the number of links and the ctime.
         return _identity(before) == _identity(found)
 
     def add_file(self, directory: Directory, path: bytes, name: bytes, listed: Attributes, content: FileDigest | OSError) -> bool:
@@ -66,10 +70,6 @@ class MirrorScan(TreeScan):
     def add_other(self, directory: Directory, path: bytes, name: bytes, found: Attributes) -> None:
         is_link = stat.S_ISLNK(found.mode)
         directory.entries[name] = Entry(LINK, name, 0, os.readlink(self.place(path))) if is_link else Entry(FILE, name, 0, _FOREIGN)
-
-
-def _identity(found: Attributes) -> tuple[int, int, int, int]:
-    return found.mode, found.inode, found.size, found.mtime_ns
 
 
 class Base:
@@ -291,7 +291,7 @@ class _Build:
         self.top = top
         self.made: dict[bytes, Directory] = {}
         # Of directories that are built: the expected files.
-        self.built: dict[bytes, dict[bytes, tuple[int, int, int, int]]] = {}
+        self.built: dict[bytes, dict[bytes, tuple[int, ...]]] = {}
 
     def run(self) -> None:
         os.makedirs(self.spare.path, 0o755, exist_ok=True)
@@ -349,7 +349,7 @@ class _Build:
                 os.symlink(e.digest, place)
             else:
                 expected[e.name] = self._file(rel, e, place)
-                if e.name.endswith(b".py"):
+                if CACHES in there and e.name.endswith(b".py"):
                     _forget_compiled(path, e.name)
         made.below = b"".join(below)
 
@@ -359,7 +359,7 @@ class _Build:
         for child in found.children:
             self._keep(child)
 
-    def _file(self, rel: bytes, e: Entry, place: bytes) -> tuple[int, int, int, int]:
+    def _file(self, rel: bytes, e: Entry, place: bytes) -> tuple[int, ...]:
         """Makes a file, as a hard link if the tree in use has it; its attributes."""
         source: bytes | None = None
         before = self.used.attributes(rel).get(e.name)
