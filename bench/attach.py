@@ -56,7 +56,7 @@ def client(trust: dict[str, Any], addresses: list[str]) -> None:
     hosts = attach_to_workers(workers=addresses, **trust)
     hosts.initialized.get()
     attached, cpu, handshakes = time.perf_counter() - started, time.process_time() - used, Hosts.handshakes()
-    below = len(current_process().hosts.relayed_hosts())  # pyright: ignore[reportOptionalMemberAccess]
+    below = len(current_process().hosts.native.relayed_hosts())  # pyright: ignore[reportOptionalMemberAccess]
     # The parent counts the workers now.
     print("attached", flush=True)
     sys.stdin.readline()

@@ -31,7 +31,7 @@ class Member(Actor):
 
 
 def frames() -> int:
-    hosts = current_process().hosts
+    hosts = current_process().hosts.native
     assert hosts is not None
     return hosts.sent()[1]
 

@@ -53,7 +53,7 @@ def two(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def hosts_of_client() -> Hosts:
-    hosts = current_process().hosts
+    hosts = current_process().hosts.native
     assert hosts is not None
     return hosts
 

@@ -97,7 +97,7 @@ def children(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) ->
 
 def frames() -> int:
     """The number of frames that this client has sent into trees."""
-    hosts = current_process().hosts
+    hosts = current_process().hosts.native
     assert hosts is not None
     return hosts.sent()[0]
 

@@ -41,7 +41,7 @@ def test_certificates_of_hosts_are_replaced_during_a_job():
         echoes = hosts.spawn_procs().spawn("echo", Echo)
         callers = hosts.spawn_procs().spawn("caller", Echo)
         assert callers.slice(hosts=0).call.call_one(echoes, 1).get() == [1] * 3
-        native = current_process().hosts
+        native = current_process().hosts.native
         assert native is not None
         places = list(zip(workers.addresses, hosts.__core__.agents, strict=True))
         before = [shown(*place) for place in places]

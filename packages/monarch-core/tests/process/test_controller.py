@@ -164,7 +164,7 @@ def test_failed_controller_does_not_affect_others(use):
             # Nobody waits for an answer; the main thread sees the end before the next call.
             actor.die.broadcast()
             process = current_process()
-            eventually("a mesh failed", lambda: [m for m in process.owned.values() if m.info.failed])
+            eventually("a mesh failed", lambda: [m for m in process.meshes.owned.values() if m.info.failed])
         try:
             (actor.die if use == "endpoint" else actor.anything if use == "init" else actor.add).call_one().get()
         except SupervisionError as e:

@@ -197,7 +197,7 @@ def test_full_disk(small_disk):
 _EARLY = """
 from monarch._core.process.current import current_process
 this_host()
-folder = current_process().log_dir
+folder = current_process().place.log_dir
 {make}
 configure(file_log_level="info")
 mesh, probe = spawn()

@@ -169,11 +169,11 @@ def test_order_holds_across_broken_connections(kind: str):
         from monarch._core.process.current import current_process
 
         client = current_process()
-        assert client.hosts is not None
+        assert client.hosts.native is not None
         for n in range(2000):
             echo.echo.broadcast(n)
             if n % 100 == 50:
-                client.hosts.cut(hosts.__core__.agents[0])
+                client.hosts.native.cut(hosts.__core__.agents[0])
         assert echo.all_seen.call_one().get() == [-1, *range(2000)]
 
 

@@ -301,7 +301,7 @@ def sections(*arguments: str) -> dict[str, list[str]]:
 
 
 def is_lost(hosts: HostMesh, rank: int) -> bool:
-    known = current_process().hosts
+    known = current_process().hosts.native
     return known is not None and any(id == hosts.__core__.agents[rank] and why is not None for id, _, _, why in known.hosts())
 
 

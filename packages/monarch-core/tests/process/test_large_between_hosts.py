@@ -97,9 +97,9 @@ def cut(hosts: Any) -> None:
     from monarch._core.process.current import current_process
 
     client = current_process()
-    assert client.hosts is not None
+    assert client.hosts.native is not None
     for agent in hosts.__core__.agents:
-        client.hosts.cut(agent)
+        client.hosts.native.cut(agent)
 
 
 @pytest.fixture(params=["unix", "tls", "insecure"])

@@ -36,7 +36,7 @@ one, other = bad.slice(gpus=0), worse.slice(gpus=0)
 precious = 42
 {SOURCE}"""
 # The wait is outside of a cell, so the shell neither shows nor handles a failure.
-WAIT_IDLE = "eventually('a failure waits for a cell', lambda: current_process().cells.waiting)"
+WAIT_IDLE = "eventually('a failure waits for a cell', lambda: current_process().display.cells.waiting)"
 UNHANDLED = "Unhandled monarch error on the root actor"
 INTERRUPTS = ("KeyboardInterrupt: ", "CancelledError: ")
 

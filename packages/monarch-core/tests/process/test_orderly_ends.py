@@ -133,7 +133,8 @@ class Job:
         return self.begin(body)
 
     def below(self):
-        return json.dumps([n for n, id in enumerate(self.hosts.__core__.agents) if id in set(current_process().hosts.relayed_hosts())])
+        relayed = set(current_process().hosts.native.relayed_hosts())
+        return json.dumps([n for n, id in enumerate(self.hosts.__core__.agents) if id in relayed])
 
     def untold(self):
         return self.faults.qsize()

@@ -412,12 +412,12 @@ def test_spawning_on_a_lost_proc():
 
 def test_stopped_meshes_are_forgotten():
     process = current_process()
-    before = len(process.owned)
+    before = len(process.meshes.owned)
     for _ in range(3):
         mesh = this_host().spawn_procs()
         mesh.spawn("probe", Probe)
         mesh.stop().get()
     del mesh
-    assert len(process.owned) == before
-    assert isinstance(process.infos, WeakValueDictionary)
+    assert len(process.meshes.owned) == before
+    assert isinstance(process.meshes.known, WeakValueDictionary)
     assert issubclass(SpawnError, RuntimeError)

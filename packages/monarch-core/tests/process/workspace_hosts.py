@@ -35,7 +35,7 @@ class OtherHosts:
         directories = [str(directory) for directory in self.directories]
 
         def forked() -> None:
-            keep(directories[current_process().proc_rank])
+            keep(directories[current_process().place.rank])
 
         def command(point):
             return BootstrapCommand(sys.executable, env=dict.fromkeys(VARIABLES, directories[point.rank]))

@@ -104,9 +104,9 @@ class _ActorLoop(asyncio.SelectorEventLoop):
 
 
 def new_loop(process: LocalProcess) -> asyncio.AbstractEventLoop:
-    if process.world is None:
+    if process.execution.world is None:
         return _ActorLoop(SharedSelector(process.native))
-    return process.world.new_loop(process)
+    return process.execution.world.new_loop(process)
 
 
 class LoopSide:
@@ -420,7 +420,7 @@ class LoopSide:
     def abandon(self) -> None:
         """Closes the loop and drops its tasks."""
         self.over, self.main, self.abandoned = True, None, True
-        world = self.actor.process.world
+        world = self.actor.process.execution.world
         if world is not None:
             world.abandon_loop(self.loop)
 

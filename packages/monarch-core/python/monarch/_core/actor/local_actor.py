@@ -99,9 +99,9 @@ class LocalActor:
 
     @property
     def addr(self) -> ActorAddr:
-        from monarch._core.process.identity import to_label
+        from monarch._core.process.identity import addr_of, to_label
 
-        return self.process.actor_addr(to_label(self.info.name), self.info.uid)
+        return addr_of(self.process, to_label(self.info.name), self.info.uid)
 
     @property
     def creator(self) -> CreatorInstance:
@@ -123,7 +123,7 @@ class LocalActor:
             self._live()
         except BaseException as e:
             # A thread of a test shows its exception. Before the actor begins, `ReportingActorThread` reports it.
-            if self.process.world is not None or not self.began:
+            if self.process.execution.world is not None or not self.began:
                 raise
             end_process(f"the end of actor {self.display}", e)
 
@@ -148,16 +148,16 @@ class LocalActor:
         except BaseException as e:
             self.fail_raised(e)
         leave_if_child()
-        if self.process.killed:
+        if self.process.execution.killed:
             self._vanish()
         else:
             self._finish(early)
 
     def _may_run(self) -> bool:
         """Fails the actor if the `bootstrap` of its proc has failed, because the actor's code relies on the bootstrap."""
-        if self.process.bootstrap_failure is None:
+        if self.process.place.bootstrap_failure is None:
             return True
-        detail, traceback = self.process.bootstrap_failure
+        detail, traceback = self.process.place.bootstrap_failure
         self.fail(ExitReason("raised", detail=detail), traceback)
         return False
 
@@ -190,7 +190,7 @@ class LocalActor:
             self.info.cls = self.info.cls or loads_class(self.info.payload)
             cls = self.cls = self.info.cls
             self.kind = actor_class(cls)
-            self.process.supervision.actor_ready(self.info.uid, self.kind.supervise is not None)
+            self.process.meshes.supervision.actor_ready(self.info.uid, self.kind.supervise is not None)
             args, kwargs = first.arguments()
             self.instance = cls(*args, **kwargs)
         except BaseException as e:
@@ -279,7 +279,7 @@ class LocalActor:
     def call_failed(self, call: Call, stage: str, exc: BaseException) -> bool:
         """Answers the caller of an endpoint that raised, or fails the actor if no caller waits."""
         leave_if_child(exc)
-        if self.process.killed:
+        if self.process.execution.killed:
             return True
         if stage == "call":
             self._debug_failure(call, exc)
@@ -321,7 +321,7 @@ class LocalActor:
 
     def supervised(self, failure: MeshFailure, handled: bool) -> None:
         """Acts on the result of the actor's `__supervise__`."""
-        if self.process.supervision.answered(self.info.uid, handled):
+        if self.process.meshes.supervision.answered(self.info.uid, handled):
             self.fail_unhandled(failure)
         elif handled:
             failure_event("failure.handled", INFO, failure, self.display)
@@ -382,7 +382,7 @@ class LocalActor:
         """Marks the actor as failed, notifies its owner, then fails its waiting calls. Happens once; not if its simulated process was
         killed.
         """
-        if self.failure is not None or self.ended or self.process.killed:
+        if self.failure is not None or self.ended or self.process.execution.killed:
             return
         self.failure = MeshFailure(
             actor=self.display,
@@ -396,7 +396,7 @@ class LocalActor:
             during=during,
             cause=cause,
         )
-        self.process.supervision.actor_over(self.info.uid)
+        self.process.meshes.supervision.actor_over(self.info.uid)
         failure_event("actor.fail", WARN, self.failure, self.info.creator)
         wire = self.failure.to_wire()
         body = self.info.uid.to_bytes(8, "little") + self.rank.to_bytes(4, "little") + wire
@@ -418,7 +418,7 @@ class LocalActor:
         """Fails the actor because its thread could not be started."""
         self.fail(ExitReason("not_started", detail=why))
         assert self.failure is not None
-        self.process.unstarted[self.info.uid] = self.failure.to_wire()
+        self.process.actors.unstarted[self.info.uid] = self.failure.to_wire()
         self._finish([])
 
     # ---- stopping
@@ -462,7 +462,7 @@ class LocalActor:
         actor_end(self.info.uid, self.display, end.reason.kind, end_text(end))
         event("actor.stop", actor=self.display, mesh=self.info.unique_name, rank=self.rank, kind=end.reason.kind)
         self.process.actors.pop(self.info.uid, None)
-        self.process.supervision.actor_ended(self.info.uid)
+        self.process.meshes.supervision.actor_ended(self.info.uid)
         self.instance = None
         calls, self.stop_calls = self.stop_calls, []
         for call in calls:
@@ -504,7 +504,7 @@ class LocalActor:
         self.mailbox.set_doing("__cleanup__")
         if self.process.closed:
             self.process.native.extend_stop(bound + CANCEL_TIME + REPORT_TIME)
-        started = self.process.now()
+        started = self.process.execution.now()
         is_async = is_coroutine_function(self.kind.cleanup)
         # An actor that can be cancelled gets additional time for the cancellation.
         self.clean_by = started + bound + (CANCEL_TIME if is_async else 0.0)
@@ -521,7 +521,7 @@ class LocalActor:
                 set_context(self.context)
                 self.instance.__cleanup__(exc)
             leave_if_child()
-            if self.process.now() - started > bound:
+            if self.process.execution.now() - started > bound:
                 raise TimeoutError(_overrun(bound))
         except BaseException as e:
             if self.given_up:  # the owner has been notified

@@ -24,7 +24,7 @@ def spawn_local(process: LocalProcess, mailbox: int, spec: bytes) -> None:
     except RuntimeError:  # the actor was stopped before it began
         return
     process.actors[mailbox] = actor
-    process.supervision.actor_started(mailbox, owner_proc)
+    process.meshes.supervision.actor_started(mailbox, owner_proc)
     from monarch._core.actor import actor_logging
     from monarch._core.call import failure_imports
 
@@ -32,6 +32,6 @@ def spawn_local(process: LocalProcess, mailbox: int, spec: bytes) -> None:
     actor_logging.install()
     event("actor.start", actor=actor.display, mesh=info.unique_name, rank=rank)
     try:
-        process.start_actor(actor)
+        process.execution.start_actor(actor)
     except (RuntimeError, MemoryError, OSError) as e:
         actor.not_started(f"no thread can be started for the actor: {e}{thread_limit()}")

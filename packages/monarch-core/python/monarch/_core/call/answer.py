@@ -81,8 +81,8 @@ def proc_ended_failure(info: MeshInfo, rank: int, body: bytes | ProcessEnd) -> M
 
 def bootstrap_failure(process: LocalProcess) -> MeshFailure:
     """The failure of the bootstrap, because of which no actor runs in this proc. The receiver adds the name of the actor."""
-    assert process.bootstrap_failure is not None
-    detail, traceback = process.bootstrap_failure
+    assert process.place.bootstrap_failure is not None
+    detail, traceback = process.place.bootstrap_failure
     reason = ExitReason("raised", detail=detail)
     return MeshFailure(actor=process.name, reason=reason, host=process.host, pid=process.pid, traceback=traceback)
 
@@ -127,7 +127,7 @@ def stopped_failure(process: LocalProcess, info: MeshInfo, rank: int, reason: st
         name=info.name,
         crashed_ranks=[rank],
         host=process.host,
-        pid=process.pid_of(info.procs[rank]),
+        pid=process.peers.pid_of(info.procs[rank]),
     )
 
 

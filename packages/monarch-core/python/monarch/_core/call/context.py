@@ -27,7 +27,9 @@ class Instance:
     @property
     def actor_id(self) -> ActorAddr:
         if self.__core__ is None:
-            return self._process.actor_addr("client" if self._process.is_client else "proc", 0)
+            from monarch._core.process.identity import addr_of
+
+            return addr_of(self._process, "client" if self._process.is_client else "proc", 0)
         return self.__core__.addr
 
     @property

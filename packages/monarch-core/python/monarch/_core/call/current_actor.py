@@ -90,7 +90,7 @@ def display_of(process: LocalProcess, actor: RunningActor | None) -> str:
     """The name in texts: of the actor, of the root, or of the proc."""
     if actor is not None:
         return actor.display
-    return "<root>" if process.proc_info is None or process.is_client else process.proc_info.display(process.proc_rank)
+    return "<root>" if process.place.info is None or process.is_client else process.place.info.display(process.place.rank)
 
 
 def creator_bytes(process: LocalProcess, actor: RunningActor | None) -> bytes:

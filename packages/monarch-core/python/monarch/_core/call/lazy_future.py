@@ -141,7 +141,7 @@ class _LazyFuture(Future[Any] if TYPE_CHECKING else Future):
         """Runs the body on a thread of its own, because a loop runs in this thread."""
         process = simulated_process()
         if process is not None:
-            process.start_thread(self._drive, body, timeout)
+            process.execution.start_thread(self._drive, body, timeout)
             self._event.wait()  # pyright: ignore
             return
         import threading

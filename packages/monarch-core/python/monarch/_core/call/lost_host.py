@@ -48,4 +48,4 @@ def _attached(info: MeshInfo, rank: int) -> tuple[Any, int]:
     """The attachment that contains the host of a rank, and the index of the host in it."""
     agents = each_of(info.agents)
     agent = agents[rank] if rank < len(agents) else 0
-    return next(((a, a.ids.index(agent)) for a in current_process().attachments if agent in a.ids), (None, 0))
+    return next(((a, a.ids.index(agent)) for a in current_process().hosts.attachments if agent in a.ids), (None, 0))

@@ -20,7 +20,7 @@ def current_owner() -> Owner:
 def spawning_owner() -> Owner:
     """The current owner, for a new mesh; `RuntimeError` if this is the root and its client has ended."""
     owner = current_owner()
-    exited = has_exited() if owner.process.world is None else owner.process.closed
+    exited = has_exited() if owner.process.execution.world is None else owner.process.closed
     if owner.actor is None and exited:
         block_if_exiting()
         raise RuntimeError("the Monarch client of this process has been shut down and cannot be started again")

@@ -140,7 +140,7 @@ class Port(Generic[R]):
         share_if_plain()
         process = current_process()
         target = self.__core__
-        agent, job = target.place or (process.agent_uid, process.job)
+        agent, job = target.place or (process.agent_uid, process.peers.job)
         return (_received_port, (target.proc, target.to, target.once, target.is_call, target.rank, self.return_undeliverable, agent, job))
 
     def __repr__(self) -> str:
@@ -359,7 +359,7 @@ def undelivered(process: LocalProcess, body: bytes) -> None:
         from monarch._core.errors.text import undeliverable
 
         # The message was a broadcast: its sender is not recorded, and no call waits for it.
-        info = process.infos.get(int.from_bytes(body[8:16], "little"))
+        info = process.meshes.known.get(int.from_bytes(body[8:16], "little"))
         dest, ours = "an actor" if info is None else info.name, f"pid {process.pid} on {process.host}"
         _warn(undeliverable(f"{dest}: a broadcast", ours, dest, LOST_PARTS))
     elif process.is_client and not process.closed:

@@ -18,15 +18,15 @@ if TYPE_CHECKING:
 
 def reach(process: LocalProcess, job: int, places: list[tuple[int, int]]) -> None:
     """Makes the processes on these hosts reachable for messages."""
-    if job in process.services_of:
+    if job in process.peers.services_of:
         # A service is in the job of its agent: its host has a different id in each job that the service serves.
-        host, job = process.services_of[job]
+        host, job = process.peers.services_of[job]
         places = [(proc, host) for proc, _ in places]
-    here = process.agent_uid if job in (0, process.job) else process.serves.get(job)
+    here = process.agent_uid if job in (0, process.peers.job) else process.peers.serves.get(job)
     if here is not None:
         elsewhere = [place for place in places if place[1] != here]
         if elsewhere:
-            process.ended.route(elsewhere, here)
+            process.peers.ended.route(elsewhere, here)
         return
     # The mesh belongs to another client of this user on this machine. All its hosts are reached through that client.
     process.native.join(job, places)
@@ -34,19 +34,19 @@ def reach(process: LocalProcess, job: int, places: list[tuple[int, int]]) -> Non
 
 def received_mesh(process: LocalProcess, state: tuple[Any, ...]) -> MeshInfo:
     """The info of a mesh that arrived in a message: one object per process and mesh."""
-    info = process.infos.get(state[0])
+    info = process.meshes.known.get(state[0])
     if info is None:
         uid, name, creator, extent, procs, class_name, payload, agents, (owner_proc, owner_agent), job, mailbox = state
         shape = Extent.from_wire(extent)
-        info = process.infos[uid] = MeshInfo(
+        info = process.meshes.known[uid] = MeshInfo(
             uid, name, creator, shape, procs, class_name, payload, agents, owner_proc, owner_agent, job, mailbox
         )
         reach(process, job, list(zip(procs, each_of(agents), strict=True)))
         if owner_proc not in (0, process.uid):
             reach(process, job, [(owner_proc, owner_agent)])
             watch_owner(process, info)
-        if process.ended:
-            mark_ended(info, process.ended)
+        if process.peers.ended:
+            mark_ended(info, process.peers.ended)
     return info
 
 

@@ -10,4 +10,5 @@ def share_if_plain() -> None:
     from monarch._core.pickle.state import in_message
 
     if not in_message():
-        current_process().share()
+        process = current_process()
+        process.control_socket.open(process.peers.job)

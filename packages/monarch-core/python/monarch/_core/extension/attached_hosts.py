@@ -25,14 +25,14 @@ def explain_failure(hosts: HostMesh, explain: Callable[[AttachError], MonarchErr
 
 def lost_hosts(hosts: HostMesh) -> dict[int, str]:
     """The reasons for which this client has lost hosts of an attached mesh, by their ranks in it."""
-    native = None if hosts.__core__.attachment is None else hosts.__core__.attachment.process.hosts
+    native = None if hosts.__core__.attachment is None else hosts.__core__.attachment.process.hosts.native
     lost = {agent: why for agent, _, _, why in native.hosts() if why is not None} if native is not None else {}
     return {rank: lost[agent] for rank, agent in enumerate(hosts.__core__.agents) if agent in lost}
 
 
 def lost_gateway(hosts: HostMesh) -> str | None:
     """The reason for the loss of the gateway to attached hosts; None if it is not lost, or if there is none."""
-    native = None if hosts.__core__.attachment is None else hosts.__core__.attachment.process.hosts
+    native = None if hosts.__core__.attachment is None else hosts.__core__.attachment.process.hosts.native
     gateway = None if native is None else native.route_gateway()
     return None if gateway is None else gateway[2]
 

@@ -33,7 +33,7 @@ def open_bulk(opening: float = 30.0, streams: int = 1) -> Bulk:
     chooses.
     """
     process = current_process()
-    return Bulk(process.native, process.job, _tracer(process), opening, max(streams, 1))
+    return Bulk(process.native, process.peers.job, _tracer(process), opening, max(streams, 1))
 
 
 def _tracer(process: LocalProcess) -> int:

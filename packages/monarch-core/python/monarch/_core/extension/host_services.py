@@ -143,7 +143,7 @@ class HostServices(Actor):
                 try:
                     async with asyncio.timeout(wanted.start_seconds):
                         await ask(proc, SERVE, marshal.dumps((job, here)))
-                    return proc, running.wanted.mailbox, process.job
+                    return proc, running.wanted.mailbox, process.peers.job
                 except TimeoutError:
                     raise TimeoutError(self._late(wanted, wanted.start_seconds)) from None
                 except RequestError as e:
@@ -268,7 +268,7 @@ def _keeper() -> Any:
             process = current_process()
             found = own_proc_set(process).spawn("services", HostServices, (), {})
             # Requests for a service get its failure; the agent continues.
-            process.supervision.disown(found.__core__.info.uid)
+            process.meshes.supervision.disown(found.__core__.info.uid)
             _services = found
         return _services
 

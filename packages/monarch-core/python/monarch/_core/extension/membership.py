@@ -52,7 +52,7 @@ def member() -> Member:
     """This process as a member. A script without a client starts one. `RuntimeError` in a forked child, which is no member."""
     process = current_process()
     name = "client" if process.is_client else process.name
-    return Member(process.uid, process.job, process.agent_uid, name, process.host, process.pid, process.proc_rank, process.is_client)
+    return Member(process.uid, process.peers.job, process.agent_uid, name, process.host, process.pid, process.place.rank, process.is_client)
 
 
 def is_simulated() -> bool:
@@ -73,7 +73,7 @@ def places() -> tuple[tuple[JobId, HostId], ...]:
     job that the reader belongs to or serves.
     """
     process = current_process()
-    return tuple((JobId(job), HostId(host)) for job, host in {process.job: process.agent_uid, **process.serves}.items())
+    return tuple((JobId(job), HostId(host)) for job, host in {process.peers.job: process.agent_uid, **process.peers.serves}.items())
 
 
 def reach(proc: ProcId | int, host: HostId | int, job: JobId | int = 0) -> None:
@@ -85,14 +85,14 @@ def reach(proc: ProcId | int, host: HostId | int, job: JobId | int = 0) -> None:
     """
     proc, host = checked_id(proc, "reach"), checked_id(host, "reach: host")
     process = current_process()
-    if job not in (0, process.job) and job not in process.serves:
+    if job not in (0, process.peers.job) and job not in process.peers.serves:
         raise LookupError(f"reach({proc}, {HostId(host)}): this process is not of the job {JobId(job)}, nor does it serve it")
-    if not job and process.serves and host != process.agent_uid:
+    if not job and process.peers.serves and host != process.agent_uid:
         job = job_of_host(process, host)
         if not job:
             raise LookupError(f"reach({proc}, {HostId(host)}): no job that this service serves has a host of this identity")
-    reach_hosts(process, job or process.job, [(host, host), (proc, host)])
-    watched = process.reached
+    reach_hosts(process, job or process.peers.job, [(host, host), (proc, host)])
+    watched = process.peers.reached
     if proc not in watched:
         watched.add(proc)
         # This process sends nothing else to that host: without this call, no event would report the loss of the host.

@@ -36,7 +36,7 @@ class OwnedMesh(Frozen):
 
 def owned_meshes() -> list[OwnedMesh]:
     """The meshes of procs and actors that this process owns, oldest first."""
-    return [OwnedMesh(owned) for owned in list(current_process().owned.values())]
+    return [OwnedMesh(owned) for owned in list(current_process().meshes.owned.values())]
 
 
 def stop_mesh(mesh: int, reason: str = "stopped by client") -> Future[None]:
@@ -46,7 +46,7 @@ def stop_mesh(mesh: int, reason: str = "stopped by client") -> Future[None]:
     """
     if not isinstance(reason, str):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise TypeError(f"stop_mesh: the reason is a str, not {type(reason).__name__}")
-    owned = current_process().owned.get(mesh)
+    owned = current_process().meshes.owned.get(mesh)
     if owned is None:
         raise LookupError(f"this process does not own a mesh with the number {mesh}")
     return owned.stop(reason)

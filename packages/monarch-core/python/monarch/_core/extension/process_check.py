@@ -34,7 +34,7 @@ def check_exists(process: LocalProcess, call: PendingCall, proc: ProcId, host: i
     False if that is already certain. The agent may find out later.
     """
     native = process.native
-    if native.knows(proc, process.uid) or any(proc in info.procs for info in list(process.infos.values())):
+    if native.knows(proc, process.uid) or any(proc in info.procs for info in list(process.meshes.known.values())):
         return True
     agent = host or process.agent_uid
     if agent == process.uid or not native.knows(agent, process.uid):
@@ -52,7 +52,7 @@ def job_of_host(process: LocalProcess, host: int) -> int:
     result = call.result(0)
     call.set_retrieved()
     here = 0 if result is None or result.status != OK else int.from_bytes(result.raw(), "little")
-    return next((job for job, name in process.serves.items() if name == here), 0)
+    return next((job for job, name in process.peers.serves.items() if name == here), 0)
 
 
 def handle_beside(process: LocalProcess, sender: int, slot: int, body: bytes) -> None:

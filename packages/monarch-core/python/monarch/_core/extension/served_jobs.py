@@ -19,7 +19,7 @@ def handle(request: Request) -> bytes:
     if request.proc != process.agent_uid:
         raise PermissionError("only the agent of a host says which jobs its services serve")
     job, here = marshal.loads(request.body)
-    if job != process.job:
+    if job != process.peers.job:
         process.native.admit_job(job)
-        process.serves[job] = here
+        process.peers.serves[job] = here
     return b""

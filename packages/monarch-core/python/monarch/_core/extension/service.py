@@ -113,16 +113,16 @@ def service(hosts: HostMesh, name: str, arguments: Mapping[str, Any] | None = No
     # The agent reports the cause of the delay; an agent that does not answer at all gets a little more time.
     until = monotonic() + (2 * declared.start_seconds + _PAUSE if timeout is None else timeout) + _WAY
     asked = {agent: ask(agent, REQUEST, body) for agent in dict.fromkeys(agents)}
-    job = hosts.__core__.job or process.job
+    job = hosts.__core__.job or process.peers.job
     found = {agent: _started(process, job, name, agent, answer, until) for agent, answer in asked.items()}
     mailbox = next(iter(found.values()))[1] if found else 0
     procs = tuple(found[agent][0] for agent in agents)
     extent = hosts.extent
     info = MeshInfo(new_uid(), name, "<host>", extent, procs, class_name, payload, runs_of(agents), job=job, mailbox=mailbox)
     info.cls = cls
-    process.infos[info.uid] = info
+    process.meshes.known[info.uid] = info
     reach(process, job, [(found[agent][0], agent) for agent in found])
-    mark_ended(info, process.ended)
+    mark_ended(info, process.peers.ended)
     return ActorMesh(ActorRanks(info, whole_shape(extent)))
 
 
@@ -174,5 +174,5 @@ def _started(process: LocalProcess, job: int, name: str, agent: int, answer: Fut
         raise ServiceError(service_failed(name, host, why.replace("\n", "\n  "))) from None
     if its != job:
         # Objects that the service sends by itself, such as ports, belong to the job of its agent.
-        process.services_of[its] = (agent, job)
+        process.peers.services_of[its] = (agent, job)
     return proc, mailbox

@@ -63,7 +63,7 @@ def attach_to_workers(
     ```
     """
     process = current_process()
-    if not process.is_client or process.world is not None:
+    if not process.is_client or process.execution.world is not None:
         raise RuntimeError("attach_to_workers is for the client: an actor takes a host mesh as an argument")
     workers = list(workers)
     if not workers:

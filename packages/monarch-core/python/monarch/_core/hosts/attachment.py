@@ -86,7 +86,7 @@ class Attachment:
         self.cell = native_hosts(process).announce([id for rank, id in enumerate(ids) if rank != self._own], job_settings())
         if self._own is not None:
             self.cell = process.native.cell(GATHER, len(ids))
-        process.attachments.append(self)
+        process.hosts.attachments.append(self)
         self.failure: MonarchError | None = None
         # By rank: the error of the Future of an address, which has the cause.
         self.no_address: dict[int, MonarchError] = {}
@@ -103,7 +103,7 @@ class Attachment:
     def begin(self) -> None:
         if self.process.membership is not None:
             self.process.membership.attaching(self, {*self._again, *([] if self._own is None else [self._own])})
-        self.process.start_thread(self._run)
+        self.process.execution.start_thread(self._run)
 
     def _run(self) -> None:
         from monarch._core._native import set_runtime_thread
@@ -202,7 +202,7 @@ class Attachment:
         from monarch._core.process.root_fault import proc_failure_seen
 
         failed = self._failed()
-        for mesh in list(self.process.owned.values()):
+        for mesh in list(self.process.meshes.owned.values()):
             if not mesh.is_actors:
                 for proc, agent in zip(mesh.info.procs, each_of(mesh.info.agents), strict=True):
                     if agent in failed:
@@ -253,11 +253,11 @@ def _has_come(worker: Any) -> bool:
 
 def _joined_hosts(process: LocalProcess) -> dict[str, tuple[Attached, int]]:
     """The hosts that this client has attached and not lost, by their addresses."""
-    if process.hosts is None:
+    if process.hosts.native is None:
         return {}
-    lost = {id for id, _, _, why in process.hosts.hosts() if why is not None}
-    process.attachments = [a for a in process.attachments if not lost.issuperset(a.ids)]
-    every = [(address, a, rank) for a in process.attachments for rank, address in enumerate(a.addresses) if rank not in a.unknown]
+    lost = {id for id, _, _, why in process.hosts.native.hosts() if why is not None}
+    process.hosts.attachments = [a for a in process.hosts.attachments if not lost.issuperset(a.ids)]
+    every = [(address, a, rank) for a in process.hosts.attachments for rank, address in enumerate(a.addresses) if rank not in a.unknown]
     return {address: (a, rank) for address, a, rank in every if a.ids[rank] not in lost}
 
 

@@ -10,8 +10,4 @@ if TYPE_CHECKING:
 
 def native_hosts(process: LocalProcess) -> Hosts:
     """The connections of this client or agent to other hosts, made on first need."""
-    if process.hosts is None:
-        from monarch._core._native import Hosts
-
-        process.hosts = Hosts(process.native)
-    return process.hosts
+    return process.hosts.connected()

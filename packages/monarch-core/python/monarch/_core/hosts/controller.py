@@ -69,8 +69,8 @@ def get_or_spawn_controller(name: str, Class: Callable[P, T], *args: P.args, **k
     check_arguments(Class.__init__, 1, args, kwargs, Class.__qualname__)  # pyright: ignore
     process = current_process()
     request = marshal.dumps((name, dumps_class(Class), dumps_in_band((args, kwargs))))  # pyright: ignore
-    cell = process.native.cell(FIRST_ERROR, 1, [process.job])
-    process.native.request(process.job, CONTROLLER, request, cell.slot)
+    cell = process.native.cell(FIRST_ERROR, 1, [process.peers.job])
+    process.native.request(process.peers.job, CONTROLLER, request, cell.slot)
     return new_future(cell, lambda c: _result(c, name))
 
 
@@ -118,7 +118,7 @@ def _find_or_spawn(process: LocalProcess, name: str, payload: bytes, arguments: 
             args, kwargs = loads(arguments)
             found = process.controllers[name] = own_proc_set(process).spawn(name, loads_class(payload), args, kwargs)
             # Callers that look up a failed controller get its failure; no other process is notified.
-            process.supervision.disown(found.__core__.info.uid)
+            process.meshes.supervision.disown(found.__core__.info.uid)
     failure = found.__core__.failure()
     if failure is not None:
         from monarch._core.errors.text import controller_failed

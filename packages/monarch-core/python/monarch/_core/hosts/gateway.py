@@ -66,13 +66,13 @@ def _attach(addr: str, given: Given, *, is_early: bool) -> None:
 
 
 def _has_this_gateway(process: LocalProcess, addr: str, is_early: bool) -> bool:
-    if not process.is_client or process.world is not None:
+    if not process.is_client or process.execution.world is not None:
         raise RuntimeError("attach is for the client: its actors use its connections")
-    gateway = None if process.hosts is None else process.hosts.route_gateway()
+    gateway = None if process.hosts.native is None else process.hosts.native.route_gateway()
     if gateway is None:
-        if not is_early and not any(attachment.has_dialled for attachment in process.attachments):
+        if not is_early and not any(attachment.has_dialled for attachment in process.hosts.attachments):
             return False
-        if process.uid != _waiting or (process.hosts is not None and process.hosts.hosts()):
+        if process.uid != _waiting or (process.hosts.native is not None and process.hosts.native.hosts()):
             raise RuntimeError(f"attach({addr!r}) comes too late: this client has started already, attach first of all")
         return False
     _, known, lost = gateway

@@ -373,7 +373,7 @@ class ProcMesh(MeshTrait):
             by_agent.setdefault(agent, []).append(proc)
         cell = native.cell(GATHER, len(by_agent), list(by_agent))
         for rank, (agent, some) in enumerate(by_agent.items()):
-            viewer = process.job if stream_to_client else None
+            viewer = process.peers.job if stream_to_client else None
             body = marshal.dumps((some, None if window is None else float(window), viewer, rank))
             native.request(agent, AGGREGATE, body, cell.slot)
         await new_future(cell, lambda c: None)
@@ -429,7 +429,7 @@ class ProcMesh(MeshTrait):
 def received_host_mesh(agents: tuple[int, ...], shape: Shape, executable: str | None, job: int) -> HostMesh:
     """A reference that arrived in a message."""
     process = current_process()
-    if job != process.job:
+    if job != process.peers.job:
         reach(process, job, [(agent, agent) for agent in agents])
     return HostMesh(HostSet(agents, shape, False, executable, job))
 

@@ -78,7 +78,7 @@ class HostSet:
 
     def state(self) -> tuple[Any, ...]:
         """The arguments of `received_host_mesh` in another process."""
-        return (self.agents, self.shape, self.executable, self.job or current_process().job)
+        return (self.agents, self.shape, self.executable, self.job or current_process().peers.job)
 
     def check_not_shut_down(self) -> None:
         if self.spawned.is_shut_down:
@@ -101,7 +101,7 @@ class HostSet:
 
     def stop_with_copies(self) -> Future[None]:
         """Stops the processes spawned through this object and its copies."""
-        return _stop_all([mesh for mesh in self.spawned if mesh.info.uid in mesh.process.owned], "job left its hosts")
+        return _stop_all([mesh for mesh in self.spawned if mesh.is_owned()], "job left its hosts")
 
     def stop_procs(self, reason: str = "job ends") -> Future[None]:
         """Stops all processes that this process has spawned on these hosts and no others."""
@@ -175,7 +175,7 @@ def local_host_set(process: LocalProcess) -> HostSet:
     if found is None:
         shape = Shape((), Slice(offset=0, sizes=(), strides=()))
         # The client owns its machine; for the processes that it spawned, the machine belongs to another process.
-        found = _local[process.uid] = HostSet((process.agent_uid,), shape, process.is_client, process.python_executable)
+        found = _local[process.uid] = HostSet((process.agent_uid,), shape, process.is_client, process.place.python_executable)
     return found
 
 

@@ -94,7 +94,7 @@ class ProcSet:
         class_name, payload, cls = kind
         owner = spawning_owner()
         extent = self.shape.extent
-        here = process.host_in(info.job)
+        here = process.peers.host_in(info.job)
         info = MeshInfo(uid, name, owner.display, extent, procs, class_name, payload, agents, process.uid, here, info.job)
         info.cls = cls
         ranks = ActorRanks(info, whole_shape(info.extent))
@@ -112,13 +112,13 @@ class ProcSet:
             _, is_sent = send_to_receivers(ranks, caller, args, kwargs, NO_ANSWER)
         spec = marshal.dumps((info.state(), owner.process.uid, owner.mailbox, self._origin()))
         owned = OwnedMesh(process, owner, info, True)
-        process.infos[info.uid] = info
+        process.meshes.known[info.uid] = info
         info.made(parent, self.shape)
         native = process.native
         for rank, proc in enumerate(procs):
             native.spawn_actor(proc, info.uid, rank.to_bytes(4, "little") + spec)
-            if proc in process.ended:
-                _lost(info, rank, process.ended[proc])
+            if proc in process.peers.ended:
+                _lost(info, rank, process.peers.ended[proc])
         if is_sent is not None:
             is_sent()
         return ActorMesh(ranks, owned)
@@ -143,13 +143,13 @@ def _lost(info: MeshInfo, rank: int, end: ProcessEnd) -> None:
 
 def own_proc_set(process: LocalProcess) -> ProcSet:
     """This process as a mesh of one."""
-    info = process.proc_info
+    info = process.place.info
     if info is None:
         agents = ((process.agent_uid, 1),)
-        info = process.proc_info = MeshInfo(
-            process.uid, process.name, "<root>", Extent((), ()), (process.uid,), agents=agents, job=process.job
+        info = process.place.info = MeshInfo(
+            process.uid, process.name, "<root>", Extent((), ()), (process.uid,), agents=agents, job=process.peers.job
         )
-    return ProcSet(info, Shape((), Slice(offset=process.proc_rank, sizes=(), strides=())), None)
+    return ProcSet(info, Shape((), Slice(offset=process.place.rank, sizes=(), strides=())), None)
 
 
 def replaced(cls: Any) -> Any:

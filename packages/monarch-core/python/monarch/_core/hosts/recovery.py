@@ -240,6 +240,6 @@ class Replicas(Generic[T]):
 
 
 def _owned(meshes: list[MeshInfo]) -> list[Owned]:
-    owned = current_process().owned
+    owned = current_process().meshes.owned
     found = (owned.get(info.uid) for info in meshes)
     return [mesh for mesh in found if mesh is not None]

@@ -51,7 +51,7 @@ def _waits_for_hosts(process: LocalProcess, info: MeshInfo, ranks: list[int]) ->
     wanted = {agents[rank] for rank in ranks}
     joining = [
         address
-        for attachment in process.attachments
+        for attachment in process.hosts.attachments
         for rank, address in enumerate(attachment.addresses)
         if attachment.ids[rank] in wanted and attachment.cell.result(rank) is None
     ]

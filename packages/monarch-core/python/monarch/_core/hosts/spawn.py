@@ -65,7 +65,7 @@ def spawn_procs(
     procs = tuple(new_uid() for _ in range(count))
     agents = hosts.agent_ids()
     where = tuple((agent, each) for agent in agents)
-    job = hosts.job or process.job
+    job = hosts.job or process.peers.job
     info = MeshInfo(new_uid(), name, owner.display, extent, procs, agents=where, job=job)
     reach(process, job, [(agent, agent) for agent in agents] + list(zip(procs, each_of(where), strict=True)))
     # Without user code each proc starts or fails in time, so the call gathers all answers. User code may make a proc wait for another one.
@@ -102,7 +102,7 @@ def spawn_procs(
             file = os.path.join(directory_below(root, agent), file)
         plans[rank // each].append((uid, setup, command is not None, int((limit or 0) * 1000), shown_rank, info.display(rank), file))
     owned = OwnedMesh(process, owner, info, False)
-    process.infos[info.uid] = info
+    process.meshes.known[info.uid] = info
     info.made(hosts.number(), hosts.shape)
     procs_spawned(info)
     for agent, asked in zip(agents, plans, strict=True):
@@ -138,7 +138,7 @@ def _contributed(process: Any, name: str, count: int) -> Wire | None:
     """The contributions of other wheels for these procs; no module is loaded if no wheel has a hook."""
     from monarch._core.config.entry_points import entry_names
 
-    if process.world is not None or not entry_names("monarch.process"):
+    if process.execution.world is not None or not entry_names("monarch.process"):
         return None
     from monarch._core.hosts.proc_setup import contribute
 
@@ -160,12 +160,12 @@ def _setup(
             "job": info.job,
             "host": None if elsewhere else process.host,
             "owner": process.uid,
-            "owner_place": (process.uid, process.host_in(info.job)),
+            "owner_place": (process.uid, process.peers.host_in(info.job)),
             "slot": slot,
             "mesh": (info.state(), whole_shape(info.extent), hosts.state()),
             "env": None if elsewhere else changed(None if hooks is None else hooks[4]),
             "cwd": None if elsewhere else _cwd(),
-            "log_dir": "" if elsewhere else process.log_dir,
+            "log_dir": "" if elsewhere else process.place.log_dir,
             "path": own_paths() if elsewhere else list(sys.path),
             "workspace": [] if workspaces is None else workspaces.pushed(hosts.agents),
             "config": config.pushed_values(elsewhere),
@@ -173,7 +173,7 @@ def _setup(
             "bootstrap": None if bootstrap is None else dumps_in_band(bootstrap),
             "executable": hosts.executable,
             "python": tuple(sys.version_info[:2]),
-            "start": None if elsewhere else process.start_variables,
+            "start": None if elsewhere else process.place.start_variables,
             "patches": None if patches is None else patches.pushed(),
         },
         5,
@@ -209,7 +209,7 @@ def _command(
         exec_anyway = (
             config.value("spawn_method") == "exec"
             or (bind is not None and "membind" in bind)
-            or (not elsewhere and start_variables(changes) != process.start_variables)
+            or (not elsewhere and start_variables(changes) != process.place.start_variables)
             or (elsewhere and any(is_start_variable(name) for name in changes))
         )
         if executable is None and not exec_anyway:
@@ -261,7 +261,7 @@ def _remember(mesh: ProcMesh) -> None:
 def get_active_proc_meshes() -> list[ProcMesh]:
     """Meshes spawned by this process that have not been stopped."""
     here = simulated_process()
-    world = None if here is None else here.world
+    world = None if here is None else here.execution.world
     meshes = [r() for r in _active]
     live = [(m, m.__core__.owned) for m in meshes if m is not None and m.__core__.info.stopped is None]
-    return [m for m, owned in live if owned is not None and owned.process.world is world]
+    return [m for m, owned in live if owned is not None and owned.process.execution.world is world]

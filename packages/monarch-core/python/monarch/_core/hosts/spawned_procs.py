@@ -7,7 +7,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from typing import Self
 
-    from monarch._core.process.parts import Owned, OwningProcess
+    from monarch._core.process.owner import OwningProcess
+    from monarch._core.process.parts import Owned
 
 
 class SpawnedProcs:
@@ -33,7 +34,7 @@ class SpawnedProcs:
     def add(self, mesh: Owned) -> None:
         record: SpawnedProcs | None = self
         while record is not None:
-            record._entries = [entry for entry in record._entries if entry[1].info.uid in entry[1].process.owned]
+            record._entries = [entry for entry in record._entries if entry[1].is_owned()]
             record._entries.append((self, mesh))
             record = record._parent
 
@@ -53,5 +54,5 @@ class SpawnedProcs:
 
 def procs_on(process: OwningProcess, agents: set[int]) -> list[Owned]:
     """Proc meshes of this process that have no other hosts than these."""
-    meshes = [mesh for mesh in list(process.owned.values()) if not mesh.is_actors]
+    meshes = [mesh for mesh in list(process.meshes.owned.values()) if not mesh.is_actors]
     return [mesh for mesh in meshes if agents.issuperset(agent for agent, _ in mesh.info.agents)]

@@ -175,7 +175,7 @@ def dump_state() -> str:
                 "failed": {rank: str(failure) for rank, failure in mesh.info.failed.items()},
                 "stopped": mesh.info.stopped,
             }
-            for mesh in list(process.owned.values())
+            for mesh in list(process.meshes.owned.values())
         ]
         if process.is_client and not process.closed:
             cell = process.native.inspect(STATE)

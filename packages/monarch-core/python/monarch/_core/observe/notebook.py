@@ -45,7 +45,7 @@ def install(process: LocalProcess) -> None:
     console = Console(process) if kernel is not None else None
     # `ipython script.py` runs a script, not cells.
     if kernel is not None or getattr(getattr(shell, "parent", None), "interact", True):
-        process.cells = Cells(shell)
+        process.display.cells = Cells(shell)
     native = process.native
 
     def flush(*_: Any) -> None:
@@ -83,7 +83,7 @@ class Console:
         self.ended = allocate_lock()
         self.ended.acquire()
         process.native.set_consoles(self.writes[0], self.writes[1])
-        process.console = self
+        process.display.console = self
         # A plain thread instead of a `threading.Thread`: kernels show the output of those in the cell that started them.
         start_new_thread(self._carry, ())
 

@@ -31,7 +31,7 @@ def simulated_process() -> LocalProcess | None:
 def simulated_world() -> tuple[LocalProcess | None, World | None]:
     """The simulated process of this code, and its world."""
     process = simulated_process()
-    return (None, None) if process is None else (process, process.world)
+    return (None, None) if process is None else (process, process.execution.world)
 
 
 def enter_simulated(process: LocalProcess | None) -> None:

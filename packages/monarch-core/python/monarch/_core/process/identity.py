@@ -9,7 +9,15 @@ import os
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any
+    from typing import Any, Protocol
+
+    class IdentifiedProcess(Protocol):
+        """A process, as its address has it."""
+
+        uid: int
+        agent_uid: int
+        is_client: bool
+
 
 _DIGITS = "123456789ABCDEFGHJKLMNPQRSTUVWXYZabcdefghijkmnopqrstuvwxyz"
 _LABEL = frozenset("abcdefghijklmnopqrstuvwxyz0123456789_-")
@@ -214,3 +222,10 @@ class ActorAddr(_Value):
 
     def __reduce__(self) -> tuple[Any, ...]:
         return (ActorAddr.from_string, (str(self),))
+
+
+def addr_of(process: IdentifiedProcess, label: str, uid: int) -> ActorAddr:
+    """The address of the actor of a process; `uid` is 0 for the process itself."""
+    proc = f"{'client' if process.is_client else 'proc'}<{to_base58(process.uid)}>"
+    name = f"{label}<{to_base58(uid)}>" if uid else label
+    return ActorAddr(addr=f"ipc://@monarch-{to_base58(process.agent_uid)}", proc_name=proc, actor_name=name)

@@ -4,8 +4,23 @@ from __future__ import annotations
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from typing import Protocol
+
+    from monarch._core.process.execution import Execution
     from monarch._core.process.mesh_info import MeshInfo
-    from monarch._core.process.parts import Owned, OwningProcess, RunningActor
+    from monarch._core.process.mesh_table import MeshTable
+    from monarch._core.process.parts import Owned, RunningActor
+
+    class OwningProcess(Protocol):
+        """A process, as its owners of meshes use it."""
+
+        uid: int
+        closed: bool
+
+        @property
+        def execution(self) -> Execution: ...
+        @property
+        def meshes(self) -> MeshTable: ...
 
 
 class Owner:
@@ -23,7 +38,7 @@ class Owner:
 
     def meshes(self) -> list[Owned]:
         """The owner's meshes, oldest first."""
-        owned = self.process.owned
+        owned = self.process.meshes.owned
         # A mesh that ends meanwhile is missing in `owned`.
-        found = map(owned.get, self.process.supervision.owned(self.mailbox))
+        found = map(owned.get, self.process.meshes.supervision.owned(self.mailbox))
         return [mesh for mesh in found if mesh is not None]

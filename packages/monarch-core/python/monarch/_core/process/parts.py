@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from typing import Any
 
-    from monarch._core._native import ActorMailbox, PendingCall, Supervision
+    from monarch._core._native import ActorMailbox, PendingCall
     from monarch._core._native.system import ProcessEnd
     from monarch._core.call.future import Future
     from monarch._core.errors.errors import MonarchError
@@ -75,9 +75,6 @@ class MeshOwner(Protocol):
 class Owned(Protocol):
     """A mesh that this process owns (`supervise/supervision.py`)."""
 
-    @property
-    def process(self) -> OwningProcess: ...
-
     info: MeshInfo
     is_actors: bool
     # The time of the spawn.
@@ -87,6 +84,7 @@ class Owned(Protocol):
     def owner(self) -> MeshOwner: ...
     def stop(self, reason: str, bounds: tuple[float, float] | None = None) -> Future[None]: ...
     def is_over(self) -> bool: ...
+    def is_owned(self) -> bool: ...
     def forget(self) -> None: ...
 
 
@@ -135,18 +133,6 @@ class World(Protocol):
     def new_loop(self, process: Any, /) -> AbstractEventLoop: ...
     def run_main(self, process: Any, main: Any, /) -> Any: ...
     def abandon_loop(self, loop: AbstractEventLoop, /) -> None: ...
-
-
-class OwningProcess(Protocol):
-    """A process, as its owners of meshes use it."""
-
-    uid: int
-    world: World | None
-    closed: bool
-    supervision: Supervision
-
-    @property
-    def owned(self) -> Mapping[int, Owned]: ...
 
 
 class ForkedProcess(Protocol):

@@ -27,5 +27,5 @@ def start(process: LocalProcess) -> None:
     """Starts recording, if the settings ask for it; a proc records from its start. Later observers get its introduction."""
     if events := wanted():
         process.native.record(events)
-    info = process.proc_info
-    proc_start(process.uid if info is None else info.uid, "client" if info is None else info.unique_name, process.proc_rank)
+    info = process.place.info
+    proc_start(process.uid if info is None else info.uid, "client" if info is None else info.unique_name, process.place.rank)

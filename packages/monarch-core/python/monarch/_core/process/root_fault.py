@@ -108,13 +108,13 @@ def failure_seen(mesh: int, failure: MeshFailure, others: Iterable[int] = ()) ->
 
 def root_failed(process: LocalProcess, failure: MeshFailure) -> None:
     """Handles a failure of a mesh that the root owns. Called on the housekeeping thread."""
-    if process.world is not None:
-        process.world.root_failed(failure)
+    if process.execution.world is not None:
+        process.execution.world.root_failed(failure)
         return
     if current_hook() is not unhandled_fault_hook:
         _call(process, failure)
         return
-    owned = next((m for m in list(process.owned.values()) if m.info.unique_name == failure.mesh_name), None)
+    owned = next((m for m in list(process.meshes.owned.values()) if m.info.unique_name == failure.mesh_name), None)
     info = None if owned is None else owned.info
     key = (info.uid if info is not None else 0, failure.crashed_ranks[0] if failure.crashed_ranks else -1)
     with _lock:
@@ -132,7 +132,7 @@ def root_failed(process: LocalProcess, failure: MeshFailure) -> None:
 def _first_call_until(process: LocalProcess, owned: Owned | None) -> float | None:
     """The time until which the first call may come, if the mesh has just been spawned."""
     until = 0.0 if owned is None else owned.since + FIRST_CALL_TIME
-    return until if process.now() < until else None
+    return until if process.execution.now() < until else None
 
 
 class FirstCall:
@@ -147,7 +147,7 @@ class FirstCall:
 
     def over(self) -> bool:
         if self.key in _held:
-            if self.left(self.process.now()) > 0:
+            if self.left(self.process.execution.now()) > 0:
                 return False
             if not _may_be_seen(self.process, *self.key):
                 _act(self.process, self.key)
@@ -169,11 +169,11 @@ def _may_be_seen(process: LocalProcess, mesh: int, rank: int) -> bool:
     native = process.native
     if native.failure_may_be_seen(mesh):
         return True
-    owned = process.owned.get(mesh)
+    owned = process.meshes.owned.get(mesh)
     if owned is None or not owned.is_actors:
         return False
     proc = owned.info.procs[rank]
-    below = [m.info for m in list(process.owned.values()) if not m.is_actors]
+    below = [m.info for m in list(process.meshes.owned.values()) if not m.is_actors]
     return any(proc in info.procs and native.failure_may_be_seen(info.uid) for info in below)
 
 
@@ -191,7 +191,7 @@ def proc_failure_seen(process: LocalProcess, proc: int) -> None:
     """Records that the script has got the end of this process as an exception, which covers all meshes that the root has there."""
     with _lock:
         _seen_procs.add(proc)
-        for mesh in list(process.owned.values()):
+        for mesh in list(process.meshes.owned.values()):
             for rank, uid in enumerate(mesh.info.procs):
                 if uid == proc:
                     _seen.add((mesh.info.uid, rank))
@@ -202,11 +202,11 @@ def proc_failure_seen(process: LocalProcess, proc: int) -> None:
 
 def abandoned(process: LocalProcess) -> None:
     """Acts on failures whose last chance to be seen by the script may be gone."""
-    if process.world is not None:  # a universe checks its failures when it ends
+    if process.execution.world is not None:  # a universe checks its failures when it ends
         return
     for key in list(_held):
         # Failures of meshes that have just been spawned are still watched.
-        if _first_call_until(process, process.owned.get(key[0])) is None and not _may_be_seen(process, *key):
+        if _first_call_until(process, process.meshes.owned.get(key[0])) is None and not _may_be_seen(process, *key):
             _act(process, key)
 
 
@@ -242,7 +242,7 @@ def _call(process: LocalProcess, failure: MeshFailure) -> None:
         if not _calling.acquire(False):
             return
     try:
-        process.start_thread(_call_pending)
+        process.execution.start_thread(_call_pending)
     except (RuntimeError, MemoryError):  # no thread can be started: the hook runs on this thread, although it may block
         _call_pending()
 
@@ -265,7 +265,7 @@ def _call_pending() -> None:
             leave_if_child(e)
             _report(process, failure, e)
             if not interrupt.is_leaving():
-                interrupt.interrupt_main_thread() if process.cells is None else process.cells.interrupt()
+                interrupt.interrupt_main_thread() if process.display.cells is None else process.display.cells.interrupt()
 
 
 def _report(process: LocalProcess, failure: MeshFailure, error: BaseException) -> None:
@@ -279,12 +279,12 @@ def _report(process: LocalProcess, failure: MeshFailure, error: BaseException) -
     report = failure.report()
     if not isinstance(error, (SystemExit, KeyboardInterrupt)):  # the exception is an error and no deliberate exit
         report += "\n" + fault_hook_failed(error)
-    if process.cells is None:
+    if process.display.cells is None:
         _fatal = True
         fatal_failure = failure
-    if process.cells is None or interrupt.is_leaving():
+    if process.display.cells is None or interrupt.is_leaving():
         complain(f"{head}\n{report}")
     else:
         # An interactive shell continues.
-        process.cells.show(head, report)
+        process.display.cells.show(head, report)
     failure_event("failure.unhandled", ERROR, failure, "<root>")

@@ -79,8 +79,8 @@ def start(process: LocalProcess) -> None:
     """Starts the log of this process. In a fork of the zygote no state of the zygote's log is kept."""
     global _process, _base
     _process = process
-    info = process.proc_info
-    name = "client" if info is None else f"{info.unique_name}/{process.proc_rank}"
+    info = process.place.info
+    name = "client" if info is None else f"{info.unique_name}/{process.place.rank}"
     _base = {"host": process.host, "pid": process.pid, "proc": name}
     _spawned.clear()
     _configure()
@@ -105,9 +105,9 @@ def _configure() -> None:
         if _process is not None and _process.is_client:
             from monarch._core.process.log_directory import job_directory
 
-            _process.log_dir = job_directory(_process.uid)
-            _process.native.set_log_dir(_process.log_dir)
-        path = "" if _process is None else os.path.join(_process.log_dir, FILE)
+            _process.place.log_dir = job_directory(_process.uid)
+            _process.native.set_log_dir(_process.place.log_dir)
+        path = "" if _process is None else os.path.join(_process.place.log_dir, FILE)
         if path != _path:
             if _fd >= 0:
                 os.close(_fd)

@@ -31,7 +31,7 @@ del _duration, _failure_imports, _log_directory
 def begin(native: NativeProcess) -> LocalProcess:
     """Makes this process the client, on its native node."""
     process = LocalProcess(native, host_name(), "client")
-    process.start_variables = start_variables()
+    process.place.start_variables = start_variables()
     try:
         start_new_thread(run_client, (process,))
     except RuntimeError as e:

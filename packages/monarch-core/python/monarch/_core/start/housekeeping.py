@@ -22,6 +22,7 @@ from monarch._core._native.system import (
     SystemRequest,
 )
 from monarch._core.process import runtime_log
+from monarch._core.process.control_socket import OPEN_CONTROL_SOCKET
 from monarch._core.process.emergency_exit import end_process
 from monarch._core.process.process import (
     AGGREGATE,
@@ -33,7 +34,6 @@ from monarch._core.process.process import (
     LOG_LEVEL,
     MISSING,
     NAMED,
-    OPEN_CONTROL_SOCKET,
     PING,
     RECORDINGS,
     WATCH_STOP,
@@ -79,7 +79,7 @@ class StopWatch:
         self.reason = reason
         self.each = each
         self.taken: int = -1
-        self.since = actor.process.now()
+        self.since = actor.process.execution.now()
         self.until = self.since + whole
         self.cancelled = False
 
@@ -88,7 +88,7 @@ class StopWatch:
         actor = self.actor
         if actor.ended or actor.given_up:
             return True
-        now = actor.process.now()
+        now = actor.process.execution.now()
         if actor.cleaning:
             if actor.clean_by is not None and now >= actor.clean_by:
                 actor.give_up_cleanup()
@@ -139,15 +139,15 @@ class Housekeeping:
                 return True
 
     def _timeout(self) -> float | None:
-        if self.process.world is not None:
+        if self.process.execution.world is not None:
             return self._simulated_timeout()
         if self.watches:
             return 0.02
-        return None if self.deadline is None else max(0.0, min(self.deadline - self.process.now(), 0.1))
+        return None if self.deadline is None else max(0.0, min(self.deadline - self.process.execution.now(), 0.1))
 
     def _simulated_timeout(self) -> float | None:
         """The wait until the next check in simulated time: hours take hundreds of checks, few at first and frequent ones near the end."""
-        now = self.process.now()
+        now = self.process.execution.now()
         left = [watch.left(now) for watch in self.watches]
         if self.deadline is not None:
             left.append(self.deadline - now)
@@ -158,7 +158,7 @@ class Housekeeping:
         if not busy:
             return True
         # A clean-up that has begun gets its time.
-        return self.deadline is not None and self.process.now() > self.deadline and not any(a.cleaning for a in busy)
+        return self.deadline is not None and self.process.execution.now() > self.deadline and not any(a.cleaning for a in busy)
 
     def _handle(self, event: SystemEvent) -> bool:
         """Handles one event. True ends the thread."""
@@ -223,8 +223,8 @@ class Housekeeping:
         process = self.process
         if kind == PING:
             rank, mesh = int.from_bytes(body[:4], "little"), int.from_bytes(body[4:], "little")
-            failure = process.unstarted.get(mesh)
-            if process.bootstrap_failure is not None:
+            failure = process.actors.unstarted.get(mesh)
+            if process.place.bootstrap_failure is not None:
                 from monarch._core.call.answer import bootstrap_failure
 
                 failure = bootstrap_failure(process).to_wire()
@@ -234,7 +234,7 @@ class Housekeeping:
             if actor is not None:
                 self.watches.append(StopWatch(actor, *marshal.loads(body[8:])))
         elif kind == OPEN_CONTROL_SOCKET:
-            process.share()
+            process.control_socket.open(process.peers.job)
             process.native.reply(sender, slot, 0, OK, b"")
         elif kind == LOG_LEVEL:
             import logging
@@ -288,7 +288,7 @@ class Housekeeping:
         if self.deadline is not None:
             return
         each, whole = bounds
-        self.deadline = self.process.now() + whole
+        self.deadline = self.process.execution.now() + whole
         self.process.closed = True
         from monarch._core._native import Targets
         from monarch._core.supervise.supervision import stop_body

@@ -151,21 +151,21 @@ def run(body: bytes, link: int, forked: bool = True) -> int:
     native = NativeProcess.proc(uid, agent, link, recorder.wanted())
     state, _, _ = setup["mesh"]
     process = LocalProcess(native, setup["host"] or host_name(), state[1])
-    process.job = setup["job"]
+    process.peers.job = setup["job"]
     # Every process may send to the client, and the owner waits for a message from this process.
     client = (setup["job"], setup["job"])
     native.route([place for place in (client, setup["owner_place"]) if place[1] != process.agent_uid])
     set_process(process)
     stacks.install(process)
-    process.python_executable = setup["executable"]
-    process.start_variables = setup["start"] if setup["start"] is not None else start_variables()
-    process.proc_info = MeshInfo(state[0], state[1], state[2], Extent.from_wire(state[3]), state[4], agents=state[7], job=state[9])
-    process.infos[state[0]] = process.proc_info
-    process.proc_rank = rank
-    process.log_dir = setup["log_dir"] or directory_of_host(process.agent_uid)
+    process.place.python_executable = setup["executable"]
+    process.place.start_variables = setup["start"] if setup["start"] is not None else start_variables()
+    process.place.info = MeshInfo(state[0], state[1], state[2], Extent.from_wire(state[3]), state[4], agents=state[7], job=state[9])
+    process.meshes.known[state[0]] = process.place.info
+    process.place.rank = rank
+    process.place.log_dir = setup["log_dir"] or directory_of_host(process.agent_uid)
     runtime_log.start(process)
     recorder.start(process)
-    runtime_log.event("proc.start", mesh=process.proc_info.unique_name, rank=rank)
+    runtime_log.event("proc.start", mesh=process.place.info.unique_name, rank=rank)
     if setup["patches"] is not None:
         from monarch._core.testing import patching
 
@@ -296,8 +296,8 @@ def prepare(process: Any, setup: dict[str, Any], rank: int) -> bool:
         from monarch._core.call.answer import pack_error
         from monarch._core.pickle.remote_exception import format_exception, raised_text
 
-        process.bootstrap_failure = (f"bootstrap failed: {raised_text(e)}", format_exception(e))
-        display = process.proc_info.display(rank)
+        process.place.bootstrap_failure = (f"bootstrap failed: {raised_text(e)}", format_exception(e))
+        display = process.place.info.display(rank)
         process.native.reply(setup["owner"], setup["slot"], rank, 1, pack_error(e, display, process.pid, process.host))
         return False
     return True

@@ -77,8 +77,8 @@ def _at_exit(process: LocalProcess) -> None:
         _flush_streams()
         _end_deferring()
         # Parked threads hold the process for ever, but the classes and modules of the user must be torn down.
-        process.owned.clear()
-        process.failed_meshes.clear()
+        process.meshes.owned.clear()
+        process.meshes.forget_failed()
     # The other exit handlers and destructors still run.
     if fault:
         _end_with(1)
@@ -146,13 +146,13 @@ def _stop_everything(process: LocalProcess, each: float, whole: float) -> None:
     # A host that has not joined has nothing to stop, and does not answer.
     away: set[int] = set()
     joined: set[int] = set()
-    for attached in process.attachments:
+    for attached in process.hosts.attachments:
         for host, answer in zip(attached.ids, attached.cell.results(), strict=True):
             (away if answer is None else joined).add(host)
     # A host that was attached several times may have joined before.
     away -= joined
     absent: set[int] = set()
-    for mesh in list(process.owned.values()):
+    for mesh in list(process.meshes.owned.values()):
         if mesh.owner.actor is not None:
             continue
         if not mesh.is_actors:
@@ -163,8 +163,8 @@ def _stop_everything(process: LocalProcess, each: float, whole: float) -> None:
             stopping.append(mesh.stop(CLIENT_EXITS, (each, whole)))
         mesh.info.stopped = mesh.info.stopped or CLIENT_EXITS
     end = time.monotonic() + whole + cleanup + _STOP_TIMEOUT
-    left = [uid for uid in procs - absent if uid not in process.ended]
-    elsewhere = native.cell(GATHER, len(left), left) if process.hosts is not None and left else None
+    left = [uid for uid in procs - absent if uid not in process.peers.ended]
+    elsewhere = native.cell(GATHER, len(left), left) if process.hosts.native is not None and left else None
     for uid in procs:
         native.stop_proc(uid, whole + _KILL_DELAY, (each, whole), CLIENT_EXITS)
     native.stop_external_procs(whole + _KILL_DELAY, (each, whole), CLIENT_EXITS)
@@ -182,11 +182,11 @@ def _stop_everything(process: LocalProcess, each: float, whole: float) -> None:
     if elsewhere is not None:
         while not elsewhere.wait(0, _LOOK_EVERY) and not was_interrupted() and time.monotonic() < end:
             continue
-    if process.hosts is not None:
-        process.hosts.close(_GOODBYE)
+    if process.hosts.native is not None:
+        process.hosts.native.close(_GOODBYE)
     native.close_agent(_OUTPUT_TIMEOUT)
-    if process.console is not None:
-        process.console.close()
+    if process.display.console is not None:
+        process.display.console.close()
     workspaces = loaded_module("monarch._core.sync.host_workspaces")
     if workspaces is not None:
         workspaces.close_for_agent(quiet)
@@ -215,8 +215,8 @@ def shutdown_context(host_timeout: float | None = None) -> Future[None]:
     if host_timeout is not None and not 0 <= host_timeout < float("inf"):
         raise ValueError(f"invalid host_timeout {host_timeout}: must be finite and not negative")
     simulated = simulated_process()
-    if simulated is not None and simulated.world is not None:
-        return simulated.world.shutdown()
+    if simulated is not None and simulated.execution.world is not None:
+        return simulated.execution.world.shutdown()
     process = known_process()
     if process is None or process.closed or not process.is_client:
         return _ended or done_future(None)
@@ -240,7 +240,7 @@ def _begin(process: LocalProcess, bound: float) -> Future[None]:
         cell.complete(0, 0, b"")
 
     try:
-        process.start_thread(run)
+        process.execution.start_thread(run)
     except RuntimeError:  # no thread can be started
         run()
     return _ended

@@ -71,7 +71,7 @@ class WorkerLoop:
         self.process: LocalProcess = begin_with(uid)
         if not self.process.is_client:
             raise RuntimeError("a proc cannot be a worker: it has an agent already")
-        self.process.start_thread(workspaces.remove_left)
+        self.process.execution.start_thread(workspaces.remove_left)
         _make_room(bound)
         self.port = self._listen(bound, trust, tries)
         self._socket = bound.path if bound.path and not bound.path.startswith("@") else None
@@ -140,7 +140,7 @@ class WorkerLoop:
         from threading import Event
 
         self._changed = Event()
-        self.process.start_thread(self._watch_idle, self._changed, seconds)
+        self.process.execution.start_thread(self._watch_idle, self._changed, seconds)
 
     def _watch_idle(self, changed: Event, seconds: float) -> None:
         from monarch._core._native import set_runtime_thread
@@ -273,7 +273,7 @@ def audit(event: HostAudit) -> None:
 
 def job_over(process: LocalProcess, host: int) -> None:
     """Handles the end of a client, with everything that it had here. `host` is the id of this host in its job."""
-    process.start_thread(host_workspaces.job_over, host)
+    process.execution.start_thread(host_workspaces.job_over, host)
     services = loaded_module("monarch._core.extension.host_services")
     if services is not None:
         services.job_over(host)

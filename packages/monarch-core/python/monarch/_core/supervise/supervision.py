@@ -23,9 +23,6 @@ from monarch._core.process.runtime_log import WARN, failure_event
 # Seconds that a cancelled coroutine may take to end.
 CANCEL_TIME = 2.0
 
-# The number of failed ranks that are kept for meshes without a handle, some kilobytes each.
-FAILED_RANKS = 1024
-
 # Seconds for printed lines to reach the console.
 OUTPUT_TIMEOUT = 3.0
 
@@ -58,45 +55,44 @@ class OwnedMesh:
         self.owner = owner
         self.info = info
         self.is_actors = is_actors
-        self.since = process.now()
+        self.since = process.execution.now()
         self.future: Future[None] | None = None
-        process.owned[info.uid] = self
-        process.supervision.created(info.uid, owner.mailbox, is_actors, list(info.procs))
+        process.meshes.owned[info.uid] = self
+        process.meshes.supervision.created(info.uid, owner.mailbox, is_actors, list(info.procs))
         if owner.spawned is not None:
             owner.spawned.append(info)
 
     def stop(self, reason: str, bounds: tuple[float, float] | None = None) -> Future[None]:
         """Begins to stop the mesh, once. `bounds` are the times for one message and for the whole drain, in seconds."""
         if self.future is None:
-            for uid in self.process.supervision.stopping(self.info.uid):
+            for uid in self.process.meshes.supervision.stopping(self.info.uid):
                 # Actors on stopped procs end with them, which is no failure.
-                ending = self.process.owned.get(uid)
+                ending = self.process.meshes.owned.get(uid)
                 if ending is not None:
                     ending.info.stopped = ending.info.stopped or reason
             self.future = self._stop_actors(reason, bounds) if self.is_actors else self._stop_procs(reason, bounds)
         return self.future
+
+    def is_owned(self) -> bool:
+        return self.info.uid in self.process.meshes.owned
 
     def is_over(self) -> bool:
         """Whether no part of the mesh can fail or be stopped any more, and the owner has received everything. Called on the housekeeping
         thread.
         """
         # The answer to the stop is not enough: a failure of a clean-up may still be on its way.
-        received, gone = self.process.supervision.progress(self.info.uid)
+        received, gone = self.process.meshes.supervision.progress(self.info.uid)
         if self.owner.actor is None:
             # The root may be queried later for the failures that were seen.
             return gone and self.info.stopped is not None
         return gone or received
 
     def forget(self) -> None:
-        self.process.owned.pop(self.info.uid, None)
+        self.process.meshes.owned.pop(self.info.uid, None)
         mesh_gone(self.info.uid)
         if self.info.failed:
-            # A handle that returns in a message must not be treated as healthy.
-            remembered = self.process.failed_meshes
-            remembered.append(self.info)
-            while len(remembered) > 1 and sum(len(info.failed) for info in remembered) > FAILED_RANKS:
-                del remembered[0]
-        self.process.supervision.gone(self.info.uid)
+            self.process.meshes.remember_failed(self.info)
+        self.process.meshes.supervision.gone(self.info.uid)
 
     def _stop_actors(self, reason: str, bounds: tuple[float, float] | None) -> Future[None]:
         from monarch._core._native import Targets
@@ -150,7 +146,7 @@ class OwnedMesh:
         # When the stop is done, the housekeeping thread has handled and logged the ends.
         self.process.native.settle()
         self.forget()
-        for mesh in list(self.process.owned.values()):
+        for mesh in list(self.process.meshes.owned.values()):
             if mesh.is_actors and set(mesh.info.procs) <= set(self.info.procs):
                 mesh.forget()
         self.process.native.flush_output(OUTPUT_TIMEOUT)
@@ -178,7 +174,7 @@ class OwnedMesh:
 
     def _received_failure(self, mesh: int, proc: int) -> MeshFailure | None:
         """The failure that this process, if it owns the actors, has received for the end of a process."""
-        info = self.process.infos.get(mesh)
+        info = self.process.meshes.known.get(mesh)
         failed = {} if info is None else {info.procs[rank]: failure for rank, failure in info.failed.items()}
         return failed.get(proc)
 
@@ -195,7 +191,7 @@ def stop_body(reason: str, each: float, whole: float) -> bytes:
 
 def actor_failed(process: LocalProcess, event: ActorFailed) -> None:
     """Handles the report of an actor that has failed, in the process that owns its mesh."""
-    if event.mesh in process.owned:
+    if event.mesh in process.meshes.owned:
         failure = MeshFailure.from_wire(event.failure)
         _do(process, event.actions, lambda mesh, rank: failure)
         _forget_if_over(process, [event.mesh])
@@ -203,14 +199,14 @@ def actor_failed(process: LocalProcess, event: ActorFailed) -> None:
 
 def procs_ended(process: LocalProcess, event: ProcsEnded) -> None:
     """Handles processes that have ended for one cause."""
-    process.ended.update(event.ends)
+    process.peers.ended.update(event.ends)
 
     def failure(mesh: Owned, rank: int) -> MeshFailure:
         known = mesh.info.failed.get(rank)
-        return known or proc_ended_failure(mesh.info, rank, process.ended[mesh.info.procs[rank]])
+        return known or proc_ended_failure(mesh.info, rank, process.peers.ended[mesh.info.procs[rank]])
 
     _do(process, event.actions, failure)
-    _forget_if_over(process, process.supervision.on([uid for uid, _ in event.ends]))
+    _forget_if_over(process, process.meshes.supervision.on([uid for uid, _ in event.ends]))
     for uid, end in event.ends:
         owner_ended(process, uid, end)
 
@@ -218,7 +214,7 @@ def procs_ended(process: LocalProcess, event: ProcsEnded) -> None:
 def _forget_if_over(process: LocalProcess, meshes: list[int]) -> None:
     """Forgets meshes that are over: an owner that replaces lost meshes again and again must not keep them all."""
     for uid in meshes:
-        mesh = process.owned.get(uid)
+        mesh = process.meshes.owned.get(uid)
         if mesh is not None and mesh.is_over():
             mesh.forget()
 
@@ -231,7 +227,7 @@ def _do(process: LocalProcess, actions: list[Action], failure_of: Callable[[Owne
             if ward is not None:
                 ward.orphaned(ward.info)
             continue
-        mesh = process.owned.get(action.mesh)
+        mesh = process.meshes.owned.get(action.mesh)
         if mesh is None:
             continue
         failure = failure_of(mesh, action.rank)

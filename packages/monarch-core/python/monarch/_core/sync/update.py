@@ -53,7 +53,7 @@ def handle_request(process: LocalProcess, sender: int, slot: int, body: bytes) -
             process.native.reply(sender, slot, rank, OK, marshal.dumps(failed))
 
     try:
-        process.start_thread(run)
+        process.execution.start_thread(run)
     except RuntimeError as e:  # no thread can be started, and the requester waits
         from monarch._core.pickle.remote_exception import pack_exception
 
@@ -75,7 +75,7 @@ def _update(process: LocalProcess, places: list[Place], is_mirrored: bool, reloa
     if not reload:
         importlib.invalidate_caches()
         return []
-    info = process.proc_info
-    proc = info.display(process.proc_rank) if info is not None else process.name
+    info = process.place.info
+    proc = info.display(process.place.rank) if info is not None else process.name
     _, failed = module_reload.reload_changed(tops)
     return [(process.host, proc, process.pid, module, packed) for module, packed in failed]

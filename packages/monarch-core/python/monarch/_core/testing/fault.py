@@ -111,8 +111,8 @@ def fault(mesh: HostMesh | ProcMesh | ActorMesh | Any, kind: Kind, *, duration: 
 
     process, id = current_process(), new_uid()
     if isinstance(mesh, HostMesh):
-        _ask(process, process.job, ("begin hosts", id, kind, _hosts_of(process, mesh, kind, length), length))
-        return Fault(process, id, kind, [process.job])
+        _ask(process, process.peers.job, ("begin hosts", id, kind, _hosts_of(process, mesh, kind, length), length))
+        return Fault(process, id, kind, [process.peers.job])
     if kind == "cut":
         raise ValueError("fault 'cut' cuts hosts off: give it a mesh of hosts")
     procs = _procs_of(process, mesh)
@@ -123,7 +123,7 @@ def fault(mesh: HostMesh | ProcMesh | ActorMesh | Any, kind: Kind, *, duration: 
 
 def _hosts_of(process: LocalProcess, mesh: HostMesh, kind: str, length: float | None) -> list[int]:
     hosts = list(dict.fromkeys(mesh.__core__.agent_ids()))
-    if process.job in hosts:
+    if process.peers.job in hosts:
         raise ValueError(f"{mesh!r} is the client's own machine, which a fault cannot be made in")
     if kind == "delay":
         raise ValueError("fault 'delay' is one of processes: give it those of the hosts")
@@ -142,7 +142,7 @@ def _procs_of(process: LocalProcess, mesh: Any) -> dict[int, list[int]]:
     if not isinstance(mesh, (ProcMesh, ActorMesh)):
         raise TypeError(f"fault takes a mesh of hosts, processes or actors, not {type(mesh).__name__}")
     info = mesh.__core__.info
-    if info.job != process.job:
+    if info.job != process.peers.job:
         raise ValueError(f"{mesh!r} belongs to another client: only its own can make faults there")
     agents = each_of(info.agents) or [process.agent_uid] * len(info.procs)
     found: dict[int, list[int]] = {}
@@ -186,7 +186,7 @@ def handle_request(process: LocalProcess, sender: int, slot: int, body: bytes) -
             process.native.reply(sender, slot, rank, OK, b"")
 
     try:
-        process.start_thread(run)
+        process.execution.start_thread(run)
     except RuntimeError as e:  # no thread can be started, and the requester waits
         process.native.reply(sender, slot, marshal.loads(body)[-1], ERROR, str(e).encode())
 

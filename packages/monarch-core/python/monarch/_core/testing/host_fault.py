@@ -66,8 +66,8 @@ def heal_all(process: LocalProcess) -> None:
 
 def _views(process: LocalProcess) -> dict[int, tuple[set[int], set[int]]]:
     """For each host: the hosts that it must cut off, and the hosts that cut it off."""
-    assert process.hosts is not None
-    members = {process.job, *(host for host, _, _, lost in process.hosts.hosts() if lost is None)}
+    assert process.hosts.native is not None
+    members = {process.peers.job, *(host for host, _, _, lost in process.hosts.native.hosts() if lost is None)}
     views: dict[int, tuple[set[int], set[int]]] = {}
     for member in members:
         cuts, beside = views[member] = set(), set()
@@ -81,22 +81,22 @@ def _views(process: LocalProcess) -> dict[int, tuple[set[int], set[int]]]:
 
 def _change(process: LocalProcess, before: dict[int, tuple[set[int], set[int]]]) -> None:
     global _changes
-    assert process.hosts is not None
+    assert process.hosts.native is not None
     _changes += 1
     after = _views(process)
     requests: dict[int, tuple[Any, ...]] = {
-        host: ("cut off", process.job, _changes, list(cuts), list(beside))
+        host: ("cut off", process.peers.job, _changes, list(cuts), list(beside))
         for host, (cuts, beside) in after.items()
-        if host != process.job and before.get(host) != (cuts, beside)
+        if host != process.peers.job and before.get(host) != (cuts, beside)
     }
     # A host to be cut off from the client is notified before a cut, or after its end; all other hosts too, if the cut includes the gateway.
-    here, cuts = before[process.job][0], after[process.job][0]
-    own = _changes, list(cuts), list(after[process.job][1])
+    here, cuts = before[process.peers.job][0], after[process.peers.job][0]
+    own = _changes, list(cuts), list(after[process.peers.job][1])
     if cuts < here:
-        _cut_off(process, process.job, *own)
+        _cut_off(process, process.peers.job, *own)
     _ask(process, requests, here & cuts)
     if not cuts < here:
-        _cut_off(process, process.job, *own)
+        _cut_off(process, process.peers.job, *own)
 
 
 def _ask(process: LocalProcess, requests: dict[int, tuple[Any, ...]], apart: set[int] | None = None) -> None:
@@ -119,13 +119,13 @@ _seen: dict[int, tuple[int, list[int], list[int]]] = {}
 
 
 def _cut_off(process: LocalProcess, job: int, change: int, hosts: list[int], beside: list[int]) -> None:
-    if process.hosts is None:
+    if process.hosts.native is None:
         return
     with _lock:
         if job in _seen and _seen[job][0] > change:
             return
         _seen[job] = (change, hosts, beside)
-        cell = process.hosts.cut_off(
+        cell = process.hosts.native.cut_off(
             [host for _, each, _ in _seen.values() for host in each], [h for *_, each in _seen.values() for h in each]
         )
     cell.wait(0, _ANSWER_TIMEOUT_WITH_PROCS)

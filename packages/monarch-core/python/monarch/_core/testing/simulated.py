@@ -9,7 +9,9 @@ from weakref import WeakSet
 
 from monarch._core._native.protocol import FIRST_ERROR
 from monarch._core.process.actor_thread import ActorThread
+from monarch._core.process.control_socket import ControlSocket
 from monarch._core.process.current import enter_simulated
+from monarch._core.process.execution import Execution
 from monarch._core.process.mesh_info import MeshInfo
 from monarch._core.process.process import LocalProcess
 from monarch._core.process.provided import provided
@@ -58,29 +60,23 @@ class SimulatedWorld:
     abandon_loop: Callable[[AbstractEventLoop], None]
 
 
-class SimulatedProcess(LocalProcess):
-    """The client or a proc of a universe."""
+class SimulatedExecution(Execution):
+    """Threads for which the time of a universe waits, and its clock. They end when the group of the process is killed."""
 
-    def __init__(self, world: SimulatedWorld, native: NativeProcess, host: str, name: str, pid: int, group: int) -> None:
-        super().__init__(native, host, name)
-        self.world = self.simulation = world
-        self.timeline: Timeline = world.timeline
+    def __init__(self, world: SimulatedWorld, group: int) -> None:
+        self.world = world
+        self.timeline = world.timeline
         self.group = group
-        self.pid = pid
-        self.owned = self.spawned = _Owned()
-        # The index of its simulated machine.
-        self.host_index = 0
         self.threads: WeakSet[ActorThread] = WeakSet()
+        # The process, which the context of each thread names.
+        self.process: LocalProcess | None = None
 
     @property
-    def killed(self) -> bool:  # pyright: ignore
+    def killed(self) -> bool:
         return self.timeline.is_dead(self.group)
 
     def now(self) -> float:  # pyright: ignore
         return self.timeline.now()
-
-    def share(self) -> None:
-        """Handles that are pickled outside a message are for this universe too."""
 
     def start_actor(self, actor: RunningActor) -> None:
         self._start(f"actor {actor.info.name}", actor.run)
@@ -102,7 +98,7 @@ class SimulatedProcess(LocalProcess):
 
     def _run(self, body: Callable[..., Any], *args: Any) -> None:
         self.timeline.enter(self.group)
-        enter_simulated(self)
+        enter_simulated(self.process)
         try:
             body(*args)
         except BaseException:
@@ -110,6 +106,28 @@ class SimulatedProcess(LocalProcess):
                 raise
         finally:
             self.timeline.leave()
+
+
+class _NoSocket(ControlSocket):
+    """Handles that are pickled outside a message are for the same universe."""
+
+    def open(self, job: int) -> None:
+        return
+
+
+class SimulatedProcess(LocalProcess):
+    """The client or a proc of a universe."""
+
+    def __init__(self, world: SimulatedWorld, native: NativeProcess, host: str, name: str, pid: int, group: int) -> None:
+        execution = SimulatedExecution(world, group)
+        super().__init__(native, host, name, execution)
+        execution.process = self
+        self.simulation, self.threads, self.group = world, execution.threads, group
+        self.pid = pid
+        self.meshes.owned = self.spawned = _Owned()
+        self.control_socket = _NoSocket(native)
+        # The index of its simulated machine.
+        self.host_index = 0
 
 
 class Event:
@@ -138,7 +156,7 @@ def keep(process: SimulatedProcess) -> None:
 
     set_runtime_thread()
     keeper = provided.housekeeping(process)
-    while not process.killed:
+    while not process.execution.killed:
         try:
             keeper.run()
             return
@@ -168,14 +186,14 @@ def launch(client: Any, uid: int, body: bytes) -> None:
     index = places[rank // max(1, len(state[4]) // len(places))]
     process = SimulatedProcess(world, native, f"host{index}", state[1], pid, group)
     process.host_index = index
-    process.python_executable = setup["executable"]
-    process.start_variables = setup["start"]
-    process.proc_info = MeshInfo(state[0], state[1], state[2], Extent.from_wire(state[3]), state[4], agents=state[7], job=state[9])
-    process.infos[state[0]] = process.proc_info
-    process.proc_rank = rank
+    process.place.python_executable = setup["executable"]
+    process.place.start_variables = setup["start"]
+    process.place.info = MeshInfo(state[0], state[1], state[2], Extent.from_wire(state[3]), state[4], agents=state[7], job=state[9])
+    process.meshes.known[state[0]] = process.place.info
+    process.place.rank = rank
     settle_host(process)
     world.joined(process)
-    process.start_thread(_live, process, setup, rank)
+    process.execution.start_thread(_live, process, setup, rank)
 
 
 def settle_host(process: SimulatedProcess) -> None:
@@ -183,7 +201,7 @@ def settle_host(process: SimulatedProcess) -> None:
     from monarch._core.hosts.host_set import HostSet, set_local_host
 
     shape = Shape((), Slice(offset=process.host_index, sizes=(), strides=()))
-    set_local_host(process, HostSet((process.agent_uid,), shape, process.is_client, process.python_executable))
+    set_local_host(process, HostSet((process.agent_uid,), shape, process.is_client, process.place.python_executable))
 
 
 def _live(process: SimulatedProcess, setup: dict[str, Any], rank: int) -> None:

@@ -66,7 +66,7 @@ def _in_executor(timeline: Timeline, group: int, submit: Callable[..., Any], exe
 
 def run(process: SimulatedProcess, main: Coroutine[Any, Any, R]) -> R:
     """Like `asyncio.run`, on simulated time."""
-    with asyncio.Runner(loop_factory=lambda: SimulatedLoop(process, process.timeline)) as runner:
+    with asyncio.Runner(loop_factory=lambda: SimulatedLoop(process, process.simulation.timeline)) as runner:
         return runner.run(main)
 
 

@@ -318,7 +318,7 @@ class Universe:
             timeline.stop()
             raise
         self._client = client = SimulatedProcess(self._world(), native, "host0", "client", os.getpid(), group)
-        client.start_variables = start_variables()
+        client.place.start_variables = start_variables()
         settle_host(client)
         self._every_process.append(client)
         # The root's thread is in a group of its own: it continues when the client ends.
@@ -329,7 +329,7 @@ class Universe:
         enter_simulated(client)
         count_universes(1)
         _open[self._dismantle] = self._every_process
-        client.start_thread(keep, client)
+        client.execution.start_thread(keep, client)
 
     def _run_late(self) -> None:
         """Runs postponed work, but without waiting for actors that never become idle."""
@@ -341,7 +341,7 @@ class Universe:
         client = self._root
         client.closed = True
         first: BaseException | None = None
-        stops = [mesh.stop("the universe ends") for mesh in list(client.owned.values()) if mesh.owner.actor is None]
+        stops = [mesh.stop("the universe ends") for mesh in list(client.meshes.owned.values()) if mesh.owner.actor is None]
         for stop in stops:
             try:
                 await stop
@@ -461,9 +461,9 @@ class Universe:
         if hook is not root_fault.unhandled_fault_hook:
             done = Event(self._root)
             self._hooks.append(done)
-            self._root.start_thread(self._call_hook, hook, failure, done)
+            self._root.execution.start_thread(self._call_hook, hook, failure, done)
             return
-        mesh = next((m.info.uid for m in list(self._root.owned.values()) if m.info.unique_name == failure.mesh_name), 0)
+        mesh = next((m.info.uid for m in list(self._root.meshes.owned.values()) if m.info.unique_name == failure.mesh_name), 0)
         self._held[(mesh, failure.crashed_ranks[0] if failure.crashed_ranks else -1)] = failure
 
     def _call_hook(self, hook: Callable[[MeshFailure], object], failure: MeshFailure, done: Event) -> None:
@@ -472,7 +472,7 @@ class Universe:
             hook(failure)
         except BaseException as e:
             del e
-            if not client.killed:
+            if not client.execution.killed:
                 self._faults.append(failure)
         finally:
             done.set()
