@@ -13,7 +13,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from monarch._core.sync.sync import Part
+    # A part of a file: the digest of the file, the offset, the bytes, and whether they are the last ones.
+    Part = tuple[bytes, int, bytes, bool]
 
 
 class WorkspaceReceiver(Actor):

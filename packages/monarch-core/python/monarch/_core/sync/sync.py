@@ -32,9 +32,8 @@ if TYPE_CHECKING:
 
     from monarch._core._native import PendingCall
     from monarch._core.hosts.host_mesh import HostMesh
+    from monarch._core.sync.receiver import Part
 
-    # A part of a file: the digest of the file, the offset, the bytes, and whether they are the last ones.
-    Part = tuple[bytes, int, bytes, bool]
     # The function that mirrors an environment, and the environment's path here.
     Environment = tuple[Callable[[HostMesh, str, Sequence[str]], Future[tuple[int, int]]], str]
 
