@@ -17,10 +17,10 @@ GROUP = "monarch.errors"
 INTRODUCTION = """\
 # Errors
 
-The errors at run time are one closed list. Each of these exceptions has a `code`, which is stable and may be tested for, and a
-`hint`, which stands last in the text, or `None`. The first line of a text names the culprit: actor, rank, host, pid and cause.
-Misuse of the API raises a builtin exception (`TypeError`, `ValueError`, ...) in the caller, before anything is sent, and is not listed.
-The errors of wheels other than monarch-core follow at the end, by wheel.
+This page lists every error at run time with its code and its remedy. The list is closed: programs may test the `code` of an exception,
+which is stable. `hint` is the last part of the text, or None. The first line of a text names the culprit: actor, rank, host, pid and
+cause. Misuse of the API raises a builtin exception (`TypeError`, `ValueError`, ...) in the caller before anything is sent, and is not
+listed. The errors of other wheels follow those of monarch-core.
 """
 
 

@@ -20,13 +20,24 @@ PAGE = ROOT / "docs" / "settings.md"
 INTRODUCTION = """\
 # Settings
 
-Set with `monarch.config.configure(key=value)` or with an environment variable. For each key the first of these that has a value
-wins: the environment, `configure`, what the client sent, the default. A change applies to what is created afterwards. The effective
-values go to every proc and to attached hosts, except those of keys marked *local*.
+Change a setting with `monarch.config.configure`, for a block of code with `configured`, or with an environment variable. This page lists
+every setting with its default and its variable.
 
-Durations are text: one or more `number unit` with the units ns, us, ms, s, m, h, day, w, such as `"1h 30m"`; they read back
-normalised. In the environment booleans are `1`, `0`, `true` or `false`, and `none` is `None` where that is allowed. A variable that
-is listed first wins over one that follows. An empty variable counts as not set.
+```python
+from monarch.config import configure, configured, get_global_config
+
+configure(host_loss_timeout="5s")
+with configured(flight_recorder=True):
+    assert get_global_config()["host_loss_timeout"] == "5s"
+```
+
+- The first of these that has a value wins: the environment, `configure`, the value that the client has sent, the default. A change
+  applies to processes and meshes that are created afterwards. Every proc and every attached host receives the effective values, except
+  those of keys marked *local*.
+- A duration is a text with one or more numbers and units (ns, us, ms, s, m, h, day, w), such as `"1h 30m"`. It reads back in a normal
+  form.
+- In the environment a boolean is `1`, `0`, `true` or `false`, and `none` is `None` for keys that permit it. If a key has several
+  variables, the first one with a value wins. An empty variable counts as not set.
 """
 
 SECTIONS = (

@@ -9,25 +9,26 @@ from typing import Any
 INTRODUCTION = """\
 # Tables
 
-monarch-telemetry records a job in tables, which you query by SQL. Every host keeps its own rows, and a statement runs on all hosts.
+monarch-telemetry records a job in tables, which you query by SQL ([telemetry.md](telemetry.md)). Every host keeps its own rows, and a
+statement runs on all hosts. This page lists all tables, each with an example.
 
-Types are `text`, `bool`, integers without a sign (`u64`) and with one (`i64`, `i32`), and floating point numbers (`f64`). A `?` marks a
-column that may be NULL. Times are microseconds since the epoch: `to_timestamp_micros(timestamp_us)` makes a timestamp of one. An identifier
-is the same number in all tables.
+Types are `text`, `bool`, integers without a sign (`u64`) and with a sign (`i64`, `i32`), and floating point numbers (`f64`). A `?` marks
+a column that may be NULL. Times are microseconds since the epoch; `to_timestamp_micros(timestamp_us)` converts a time to a timestamp. An
+identifier is the same number in all tables.
 
 Every table is bounded:
 
-| kept | what |
+| kept | rows |
 |---|---|
-| history | rows in the order in which they came, until they are too old or their bytes are needed |
-| entities | a row for each thing that lives, and for the last 10,000 that have ended |
-| on demand | the last captures that were asked for |
-| live | nothing: the rows are made when a statement asks for them |
+| history | rows in the order of their arrival, until they are too old or the table needs their space |
+| entities | a row for each running entity, and for the last 10,000 that have ended |
+| on demand | the last captures |
+| live | none: a statement makes the rows when it runs |
 
-The names with `()` are table functions. The argument is the name of a mesh; without one it is the whole job. Tables that name another wheel
-exist only where that wheel is used.
+Names with `()` are table functions. The argument is the name of a mesh; without an argument, the function reads the whole job. Tables
+that name another wheel exist only if the job uses that wheel.
 
-`information_schema.tables` and `information_schema.columns` have this catalog as rows, under the schema `public`.
+`information_schema.tables` and `information_schema.columns` have this catalog as rows, with the schema `public`.
 
 """
 
