@@ -282,6 +282,26 @@ def killed_at(setting: Setting, step: int) -> bool:
     return code != 0
 
 
+def test_tree_has_no_record_while_it_changes(setting: Setting, monkeypatch: pytest.MonkeyPatch) -> None:
+    for text in ("1", "2"):
+        setting.fill({"a": text})
+        setting.sync()
+    home = setting.workspace / ".monarch/code"
+    found: dict[bytes, set[str]] = {}
+    original = os.symlink
+
+    def linked(target: bytes, place: bytes) -> None:
+        found[os.path.basename(place)] = {path.name for path in home.glob("*.tree")}
+        original(target, place)
+
+    (setting.source / "new").symlink_to("a")
+    used = setting.copy.resolve().name
+    monkeypatch.setattr(os, "symlink", linked)
+    setting.sync()
+    # The record is there again before the link of the workspace is replaced.
+    assert found == {b"new": {f"{used}.tree"}, b"link": {"a.tree", "b.tree"}}
+
+
 def test_changes_by_hand_are_put_right(setting: Setting) -> None:
     setting.fill({"a.py": "1", "d/b.py": "2", "d/e/c.py": "3"})
     setting.sync()

@@ -5,9 +5,9 @@ source in the other tree, from that tree's old content, from the tree in use (by
 link: a process that reads through the link sees the old tree or the new one. The previous tree stays as the base of the next sync. So an
 edit costs its changes and not a link for each of thirty thousand files; the previous tree holds no other data than later changes.
 
-Both trees are scanned before they are used, as a source is, with a record beside each: files that were changed on the host by hand, or by
-a sync that was killed, are read again, and then differ from the wanted content. So a record only saves time. Received content is kept in
-one file without a name, which the kernel removes with the process.
+Both trees are scanned before they are used, as a source is, with a record beside each: files that were changed on the host by hand are read
+again, and then differ from the wanted content. The record is removed while a tree is being changed: the tree of a sync that was killed is
+read as a whole, and what is right stays. Received content is kept in one file without a name, which the kernel removes with the process.
 """
 
 from __future__ import annotations
@@ -294,6 +294,9 @@ class _Build:
         self.built: dict[bytes, dict[bytes, tuple[int, ...]]] = {}
 
     def run(self) -> None:
+        # A file may get the inode, the size and, where times are coarse, the time of one that the record has.
+        with suppress(FileNotFoundError):
+            os.unlink(self.spare.path + b".tree")
         os.makedirs(self.spare.path, 0o755, exist_ok=True)
         self._directory(self.top, b"")
         paths = list(self.built)
