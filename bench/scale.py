@@ -1,4 +1,4 @@
-"""The growth of casts, deaths and attaching with the number of hosts: the real state machines on simulated time.
+"""The growth of casts and attaching with the number of hosts: the real state machines on simulated time.
 
     python bench/scale.py [--costs FILE] [--out FILE] [--plot docs/images/scale.png]
 
@@ -32,7 +32,7 @@ def simulate(costs: Path | None) -> list[Line]:
 
 
 def draw(lines: list[Line], path: Path) -> None:
-    """Four pictures, each over the number of hosts."""
+    """Three pictures, each over the number of hosts."""
     import matplotlib as mpl
 
     mpl.use("Agg")
@@ -41,14 +41,14 @@ def draw(lines: list[Line], path: Path) -> None:
     def points(bench: str, value: str, **wanted: object) -> tuple[list[int], list[float]]:
         hit = [x for x in lines if x["bench"] == bench and all(x[k] == v for k, v in wanted.items())]
         hosts = "workers" if bench == "attach" else "hosts"
-        # The last line of a size counts: the one with the most failures.
+        # The last line of a size counts.
         by_size = {x[hosts]: x[value] for x in hit}
         return sorted(by_size), [by_size[n] for n in sorted(by_size)]
 
     flat = [x for x in lines if x["bench"] == "cast" and x["fan_out"] == x["hosts"] and x["hosts"] > 16]
     sizes = sorted({x["hosts"] for x in lines if x["bench"] == "cast"})
-    figure, axes = plt.subplots(2, 2, figsize=(10, 7.5))
-    (cast, root), (death, attach) = axes
+    figure, axes = plt.subplots(1, 3, figsize=(15, 4))
+    cast, root, attach = axes
     for answers in ("equal", "different"):
         cast.plot(*points("cast", "p50_us", fan_out=16, answers=answers), "o-", label=f"tree, answers {answers}")
         root.plot(*points("cast", "root_cpu_us", fan_out=16, answers=answers), "o-", label=f"tree, answers {answers}")
@@ -57,11 +57,6 @@ def draw(lines: list[Line], path: Path) -> None:
     cast.set(title="Cast to 8 procs a host and all answers", ylabel="us, p50")
     root.plot(sizes, [200] * len(sizes), "k:", label="goal")
     root.set(title="Processor time of the root, measured", ylabel="us")
-    death.plot(*points("deaths", "ms", deaths=1), "o-", label="one host ends")
-    death.plot(*points("deaths", "ms", deaths=100), "s-", label="100 hosts end")
-    death.plot(sizes, [50] * len(sizes), "k:", label="goal for one")
-    death.plot(sizes, [500] * len(sizes), "k-.", label="goal for 100")
-    death.set(title="Until all others know", ylabel="ms")
     attach.plot(*points("attach", "ms", missing=0), "o-", label="time, ms")
     attach.plot(*points("attach", "most_handshakes", missing=0), "s-", label="most handshakes of one host")
     attach.plot(*points("attach", "depth", missing=0), "^-", label="rounds")

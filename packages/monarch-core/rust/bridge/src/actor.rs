@@ -10,7 +10,7 @@ use std::sync::Arc;
 use net::sys;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyTuple};
-use runtime::node::mailbox::{CHOSEN, Consumer, Delivery, answer_rank};
+use runtime::mailboxes::mailbox::{CHOSEN, Consumer, Delivery, answer_rank};
 use runtime::{Incoming, Mailbox, Node};
 use wire::frame::{EXPLICIT_PORT, STOP};
 use wire::{MailboxId, Status};
@@ -37,7 +37,7 @@ impl ActorMailbox {
     #[new]
     fn new(process: &Process, id: u64) -> PyResult<Self> {
         let node = process.node.clone();
-        let inner = node.mailbox(MailboxId(id)).ok_or_else(|| pyo3::exceptions::PyRuntimeError::new_err("the actor has ended"))?;
+        let inner = node.mailboxes.get(MailboxId(id)).ok_or_else(|| pyo3::exceptions::PyRuntimeError::new_err("the actor has ended"))?;
         Ok(ActorMailbox { node, inner })
     }
 
@@ -58,12 +58,12 @@ impl ActorMailbox {
     /// Refuses queued and later messages with the encoded failure `reason`. Returns the queued requests to stop the actor instead of
     /// refusing them.
     fn close(&self, reason: &[u8]) -> Vec<Call> {
-        self.node.close_actor(self.inner.id, reason).into_iter().map(|m| Call::new(&self.node, &self.inner, m)).collect()
+        self.node.messages.close_actor(self.inner.id, reason).into_iter().map(|m| Call::new(&self.node, &self.inner, m)).collect()
     }
 
     /// Fails the call whose message is in progress, because its endpoint may never return.
     fn fail_current(&self, reason: &[u8]) {
-        self.node.fail_current(&self.inner, reason);
+        self.node.messages.fail_current(&self.inner, reason);
     }
 
     /// Sets the name and the thread of the actor that takes from this mailbox. It is called on that thread.
@@ -245,13 +245,13 @@ impl ActorMailbox {
             }
             if let Some(reason) = self.inner.closed() {
                 // The actor failed while its endpoint ran.
-                self.node.reply_bytes(m.from, m.call_id, answer_rank(m.rank), Status::Failed, &reason);
+                self.node.replies.send_bytes(m.from, m.call_id, answer_rank(m.rank), Status::Failed, &reason);
                 return Ok(());
             }
             reply(&value, &self.node, m.from, m.call_id, m.rank).map_err(|e| ("result", e))
         });
         if !fork::is_forked() {
-            self.node.handled(&self.inner, m.from, cost);
+            self.node.messages.handled(&self.inner, m.from, cost);
             if began > 0 {
                 let (rank, failed) = (u64::from(m.rank & !CHOSEN), u64::from(outcome.is_err()));
                 // The event is recorded in the trace of this thread.

@@ -7,7 +7,7 @@ use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyByteArray, PyBytes, PyList, PyTuple};
-use runtime::node::payload::OutPart;
+use runtime::transfers::payload::OutPart;
 
 /// The functions of the module `pickling`, imported at first use.
 static DUMPS: PyOnceLock<Py<PyAny>> = PyOnceLock::new();

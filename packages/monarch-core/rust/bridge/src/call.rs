@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
-use runtime::node::mailbox::{CHOSEN, answer_rank};
+use runtime::mailboxes::mailbox::{CHOSEN, answer_rank};
 use runtime::{Incoming, Mailbox, Node};
 use wire::frame::TRACED;
 use wire::{CallId, ProcUid, Status, Trace};
@@ -141,13 +141,13 @@ impl Call {
         fork::exit_forked_child(py, None);
         let status = if status == Status::Failed as u8 { Status::Failed } else { Status::Error };
         self.failed.store(true, Ordering::Relaxed);
-        self.node.reply_bytes(self.to, self.call_id, answer_rank(self.rank), status, body);
+        self.node.replies.send_bytes(self.to, self.call_id, answer_rank(self.rank), status, body);
     }
 
     /// Returns the credit of the message to its sender.
     fn handled(&self, py: Python<'_>) {
         fork::exit_forked_child(py, None);
-        self.node.handled(&self.mailbox, self.to, self.cost);
+        self.node.messages.handled(&self.mailbox, self.to, self.cost);
         if self.began > 0 {
             let (rank, failed) = (u64::from(self.rank & !CHOSEN), u64::from(self.failed.load(Ordering::Relaxed)));
             let (mesh, took) = (self.mailbox.id.0, events::now() - self.began);
@@ -162,8 +162,8 @@ pub fn reply(value: &Bound<'_, PyAny>, node: &Node, to: ProcUid, call_id: CallId
     let py = value.py();
     let pickled = Pickled::new(value)?;
     // The receiver matters only for a large value, which may need a bulk transport.
-    let peer = (pickled.len(py) >= LARGE as u64 && to != node.uid).then(|| node.peer(to));
+    let peer = (pickled.len(py) >= LARGE as u64 && to != node.uid).then(|| node.peers.peer(to));
     let payload = message(py, node, peer.as_slice(), &pickled)?;
-    node.send_reply(to, call_id, answer_rank(rank), Status::Ok, &payload, || pickled.parts(py));
+    node.replies.send(to, call_id, answer_rank(rank), Status::Ok, &payload, || pickled.parts(py));
     Ok(())
 }

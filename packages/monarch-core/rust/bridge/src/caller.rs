@@ -7,10 +7,10 @@ use std::sync::{Arc, OnceLock};
 
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyString, PyTuple};
-use runtime::node::caster::Group;
-use runtime::node::mailbox::CHOSEN;
-use runtime::node::offers::UNDECIDED;
-use runtime::node::peer::{Head, Sent, View};
+use runtime::caster::Group;
+use runtime::mailboxes::mailbox::CHOSEN;
+use runtime::peers::peer::{Head, Sent, View};
+use runtime::transfers::offers::UNDECIDED;
 use runtime::{Mode, Node, Payload, Peer};
 use wire::frame::{EXPLICIT_PORT, STOP};
 use wire::{CallId, MailboxId, ProcUid};
@@ -42,7 +42,7 @@ impl Targets {
     fn new(process: &Process, procs: Vec<u64>, mailbox: u64) -> PyResult<Self> {
         fork::check_not_forked()?;
         let node = process.node.clone();
-        let peers = procs.iter().map(|p| node.peer(ProcUid(*p))).collect();
+        let peers = procs.iter().map(|p| node.peers.peer(ProcUid(*p))).collect();
         let ids = procs.iter().map(|p| (ProcUid(*p), MailboxId(mailbox))).collect();
         Ok(Targets { node, peers, ids, group: OnceLock::new() })
     }
@@ -54,7 +54,7 @@ impl Targets {
     /// Sends a stop to all targets, behind all earlier messages. Each target answers when it has stopped.
     fn stop(&self, body: &[u8]) -> PyResult<PendingCall> {
         fork::check_not_forked()?;
-        let inner = self.node.new_call(Mode::Gather, self.ids.len(), self.ids.clone());
+        let inner = self.node.calls.start(Mode::Gather, self.ids.len(), self.ids.clone());
         let payload = runtime::Payload::small(body);
         for (i, peer) in self.peers.iter().enumerate() {
             let head = Head {
@@ -65,10 +65,10 @@ impl Targets {
                 flags: STOP,
                 ..Head::default()
             };
-            let local = || vec![runtime::node::payload::OutPart { bytes: body, readonly: true }];
-            self.node.send_message(peer, &head, &payload, local, true);
+            let local = || vec![runtime::transfers::payload::OutPart { bytes: body, readonly: true }];
+            self.node.messages.send(peer, &head, &payload, local, true);
             if peer.ended().is_some() {
-                self.node.fail_rank(&inner, i as u32, peer);
+                self.node.calls.fail_rank(&inner, i as u32, peer);
             }
         }
         Ok(PendingCall::new(&self.node, inner))
@@ -105,7 +105,7 @@ pub fn send(
     pickled: &Pickled,
 ) -> PyResult<Sent> {
     let local = || pickled.parts(py);
-    let sent = node.send_message(peer, head, payload, local, false);
+    let sent = node.messages.send(peer, head, payload, local, false);
     if sent != Sent::Full {
         return Ok(sent);
     }
@@ -117,7 +117,7 @@ pub fn send(
     loop {
         // An actor with messages in its own mailbox does not wait for credit, so actors that flood each other make progress.
         if on_loop || busy() {
-            return Ok(node.send_message(peer, head, payload, local, true));
+            return Ok(node.messages.send(peer, head, payload, local, true));
         }
         peer.wait_for_credit(&waiter);
         // The actor's own mailbox does not notify this waiter, so it is checked from time to time.
@@ -128,7 +128,7 @@ pub fn send(
             look = look.filter(|_| sender.as_ref().is_some_and(|s| s.mailbox.is_some()));
         }
         gil::wait(py, &node.poller, &waiter, look, || peer.has_credit(head.dest))?;
-        let sent = node.send_message(peer, head, payload, local, false);
+        let sent = node.messages.send(peer, head, payload, local, false);
         if sent != Sent::Full {
             if began > 0 {
                 events::credit_stall(head.dest.0, head.method, peer.uid.0, events::now() - began);
@@ -192,8 +192,8 @@ impl Caller {
         let payload = message(py, &self.node, &t.peers[ranks], &pickled)?;
         let cell = match (mode, only) {
             (None, _) => None,
-            (Some(m), None) => Some(self.node.new_call(m, t.ids.len(), t.ids.clone())),
-            (Some(m), Some(i)) => Some(self.node.new_call(m, 1, Arc::from([t.ids[i]]))),
+            (Some(m), None) => Some(self.node.calls.start(m, t.ids.len(), t.ids.clone())),
+            (Some(m), Some(i)) => Some(self.node.calls.start(m, 1, Arc::from([t.ids[i]]))),
         };
         // The object owns the pending call from here on, so an interrupt while this thread waits for credit frees the call id.
         let cell = cell.map(|inner| PendingCall::new(&self.node, inner));
@@ -241,14 +241,14 @@ impl Caller {
         if t.peers.len() < 2 || self.flags != 0 {
             return None;
         }
-        let group = t.group.get_or_init(|| self.node.cast_group(&t.ids)).as_ref()?;
+        let group = t.group.get_or_init(|| self.node.caster.group(&t.ids)).as_ref()?;
         let head = Head { dest: t.ids[0].1, ..sending.head };
-        if !self.node.cast(group, &t.peers, &head, mode, &sending.payload) {
+        if !self.node.caster.cast(group, &t.peers, &head, mode, &sending.payload) {
             return None;
         }
         if let Some(cell) = sending.cell {
             for (i, peer) in t.peers.iter().enumerate().filter(|(_, p)| p.ended().is_some()) {
-                self.node.fail_rank(cell, i as u32, peer);
+                self.node.calls.fail_rank(cell, i as u32, peer);
             }
         }
         Some(&group.direct_ranks)
@@ -263,11 +263,11 @@ impl Caller {
         if send(py, &self.node, peer, &head, payload, pickled)? == Sent::Ended
             && let Some(cell) = cell
         {
-            self.node.fail_rank(cell, answer, peer);
+            self.node.calls.fail_rank(cell, answer, peer);
         } else if let Some(cell) = cell
             && peer.ended().is_some()
         {
-            self.node.fail_rank(cell, answer, peer);
+            self.node.calls.fail_rank(cell, answer, peer);
         }
         Ok(())
     }
@@ -277,7 +277,7 @@ impl Caller {
 pub fn message<'a>(py: Python<'a>, node: &Node, peers: &[Arc<Peer>], pickled: &'a Pickled) -> PyResult<Payload<'a>> {
     let len = pickled.len(py);
     if !peers.iter().all(|peer| peer.takes(len)) {
-        let most = runtime::node::peer::MAX_REMOTE_MESSAGE;
+        let most = runtime::transfers::MAX_REMOTE_MESSAGE;
         let why = format!("a message of {len} bytes is too large for another host: at most {most}, send it in parts");
         return Err(undeliverable(py, why));
     }

@@ -90,7 +90,7 @@ impl Hosts {
     fn new(process: &Process) -> PyResult<Self> {
         fork::check_not_forked()?;
         let node = process.node.clone();
-        let gateway = node.open_gateway();
+        let gateway = process.agent.as_ref().map_or_else(|| Ok(Gateway::new(&node)), |agent| agent.open_gateway())?;
         Ok(Hosts { node, gateway, trusts: Mutex::default() })
     }
 
@@ -117,7 +117,7 @@ impl Hosts {
         let host = ProcUid(gateway::random_id().map_err(failed)?);
         let job = self.gateway.start_gateway_job(job_settings(settings)).map_err(failed)?;
         let trust = Arc::new(DialTrust::new_client(JobId(job.id.0), policy).map_err(failed)?);
-        let inner = self.node.new_call(Mode::Gather, 1, Arc::default());
+        let inner = self.node.calls.start(Mode::Gather, 1, Arc::default());
         let (call_id, bound) = (inner.call_id, seconds(bound));
         let wanted = Wanted { host, address, agent, rank: 0, trust };
         gil::blocking(py, || self.gateway.use_gateway(&job, text, who, wanted, call_id, bound));
@@ -148,7 +148,7 @@ impl Hosts {
         let job = self.gateway.start_job(job_settings(settings)).map_err(failed)?;
         let ids: Vec<ProcUid> = hosts.into_iter().map(ProcUid).collect();
         self.gateway.announce(&job, &ids);
-        let inner = self.node.new_call(Mode::Gather, ids.len(), Arc::default());
+        let inner = self.node.calls.start(Mode::Gather, ids.len(), Arc::default());
         Ok(PendingCall::new(&self.node, inner))
     }
 
@@ -198,12 +198,12 @@ impl Hosts {
     fn shutdown(&self, host: u64) -> PyResult<PendingCall> {
         let host = ProcUid(host);
         let targets = Arc::from([(host, wire::MailboxId(0))]);
-        let inner = self.node.new_call(Mode::Gather, 1, targets);
-        let peer = self.node.peer(host);
+        let inner = self.node.calls.start(Mode::Gather, 1, targets);
+        let peer = self.node.peers.peer(host);
         self.gateway.expect_end(host);
         peer.send_control(Control::Shutdown { call_id: inner.call_id });
         if peer.ended().is_some() {
-            self.node.fail_rank(&inner, 0, &peer);
+            self.node.calls.fail_rank(&inner, 0, &peer);
         }
         Ok(PendingCall::new(&self.node, inner))
     }
@@ -248,12 +248,12 @@ impl Hosts {
         let inner = py.detach(|| {
             let procs = self.gateway.cut_off(&hosts, &beside);
             let targets = procs.iter().map(|proc| (*proc, wire::MailboxId(0))).collect();
-            let cell = self.node.new_call(Mode::Gather, procs.len(), targets);
+            let cell = self.node.calls.start(Mode::Gather, procs.len(), targets);
             for (rank, proc) in (0..).zip(procs) {
-                let peer = self.node.peer_unlinked(proc).0;
+                let peer = self.node.peers.peer_unlinked(proc).0;
                 peer.send_control(Control::CutOff { hosts: [&hosts[..], &beside].concat(), call_id: cell.call_id, rank });
                 if peer.ended().is_some() {
-                    self.node.fail_rank(&cell, rank, &peer);
+                    self.node.calls.fail_rank(&cell, rank, &peer);
                 }
             }
             cell

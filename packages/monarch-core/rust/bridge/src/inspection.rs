@@ -9,7 +9,7 @@ use net::dial::error_text;
 use pyo3::exceptions::{PyOSError, PyPermissionError};
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
-use runtime::node::external_process::{self, other_version};
+use runtime::peers::external_process::{self, other_version};
 use wire::frame::PREFIX;
 use wire::{Control, Frame, ProcUid};
 

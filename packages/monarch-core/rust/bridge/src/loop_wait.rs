@@ -12,7 +12,7 @@ use net::{Source, Waiter, sys};
 use pyo3::exceptions::PyOSError;
 use pyo3::prelude::*;
 use runtime::Node;
-use runtime::node::mailbox::Sleeper;
+use runtime::mailboxes::mailbox::Sleeper;
 
 use crate::fork;
 use crate::gil;

@@ -53,7 +53,7 @@ impl PendingCall {
             && !self.inner.retrieved.load(Ordering::Acquire)
             && !port.abandon(&self.inner)
         {
-            self.node.dropped_items.fetch_add(1, Ordering::Relaxed);
+            self.node.messages.dropped_items.fetch_add(1, Ordering::Relaxed);
         }
     }
 }
@@ -62,7 +62,7 @@ impl Drop for PendingCall {
     fn drop(&mut self) {
         if !fork::is_forked() {
             self.leave_port();
-            self.node.drop_call(&self.inner);
+            self.node.calls.drop_call(&self.inner);
         }
     }
 }

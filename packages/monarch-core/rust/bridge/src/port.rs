@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use pyo3::prelude::*;
-use runtime::node::peer::Head;
+use runtime::peers::peer::{Head, Returned, Sent};
 use runtime::{Mailbox, Mode, Node};
 use wire::frame::{EXCEPTION, RANKED, RETURN, TO_PORT};
 use wire::{CallId, MailboxId, ProcUid, Status};
@@ -25,7 +25,7 @@ pub struct PortMailbox {
 impl Drop for PortMailbox {
     fn drop(&mut self) {
         if !fork::is_forked() {
-            self.node.close_mailbox(self.inner.id, b"", false);
+            self.node.messages.close_port(self.inner.id);
         }
     }
 }
@@ -36,7 +36,7 @@ impl PortMailbox {
     fn new(process: &Process, id: u64) -> PyResult<Self> {
         fork::check_not_forked()?;
         let node = process.node.clone();
-        let inner = node.mailbox(MailboxId(id)).ok_or_else(|| pyo3::exceptions::PyRuntimeError::new_err("the port is closed"))?;
+        let inner = node.mailboxes.get(MailboxId(id)).ok_or_else(|| pyo3::exceptions::PyRuntimeError::new_err("the port is closed"))?;
         Ok(PortMailbox { node, inner })
     }
 
@@ -47,16 +47,16 @@ impl PortMailbox {
 
     /// A pending receive of the next message that no other receive takes.
     fn receive(&self) -> PendingCall {
-        let inner = self.node.new_call(Mode::FirstError, 1, Arc::from([]));
-        self.node.forget_call(inner.call_id);
+        let inner = self.node.calls.start(Mode::FirstError, 1, Arc::from([]));
+        self.node.calls.forget(inner.call_id);
         if let Some((from, bytes)) = self.inner.take_into(&inner) {
-            self.node.give_credit(from, self.inner.id, bytes);
+            self.node.messages.give_credit(from, self.inner.id, bytes);
         }
         PendingCall::of_port(&self.node, inner, self.inner.clone())
     }
 
     fn close(&self) {
-        self.node.close_mailbox(self.inner.id, b"", false);
+        self.node.messages.close_port(self.inner.id);
     }
 }
 
@@ -76,7 +76,7 @@ pub fn send_to_port(
     fork::check_not_forked()?;
     let py = value.py();
     let pickled = Pickled::new(value)?;
-    let peer = process.node.peer(ProcUid(proc));
+    let peer = process.node.peers.peer(ProcUid(proc));
     let payload = message(py, &process.node, std::slice::from_ref(&peer), &pickled)?;
     let flags =
         TO_PORT | if rank.is_some() { RANKED } else { 0 } | if exception { EXCEPTION } else { 0 } | if give_back { RETURN } else { 0 };
@@ -88,8 +88,8 @@ pub fn send_to_port(
         flags,
         ..Head::default()
     };
-    if send(py, &process.node, &peer, &head, &payload, &pickled)? == runtime::node::peer::Sent::Ended && give_back {
-        process.node.undelivered_to_ended(&head, &peer);
+    if send(py, &process.node, &peer, &head, &payload, &pickled)? == Sent::Ended && give_back {
+        process.node.replies.report_ended(Returned { sender: head.sender, dest: head.dest }, &peer);
     }
     Ok(())
 }
@@ -101,8 +101,8 @@ pub fn send_to_slot(process: &Process, proc: u64, slot: u64, rank: u32, value: &
     fork::check_not_forked()?;
     let py = value.py();
     let pickled = Pickled::new(value)?;
-    let payload = message(py, &process.node, &[process.node.peer(ProcUid(proc))], &pickled)?;
+    let payload = message(py, &process.node, &[process.node.peers.peer(ProcUid(proc))], &pickled)?;
     let status = if status == 0 { Status::Ok } else { Status::Error };
-    process.node.send_reply(ProcUid(proc), CallId(slot), rank, status, &payload, || pickled.parts(py));
+    process.node.replies.send(ProcUid(proc), CallId(slot), rank, status, &payload, || pickled.parts(py));
     Ok(())
 }

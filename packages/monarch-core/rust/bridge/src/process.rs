@@ -8,9 +8,9 @@ use pyo3::exceptions::PyOSError;
 use pyo3::prelude::*;
 use runtime::agent::AgentOptions;
 use runtime::agent::process_table::Requester;
-use runtime::node::offers::{NEVER, UNDECIDED};
-use runtime::node::routes::Place;
-use runtime::node::simulated::Launcher;
+use runtime::agent::simulated::Launcher;
+use runtime::peers::routes::Place;
+use runtime::transfers::offers::{NEVER, UNDECIDED};
 use runtime::{Agent, Mode, Node, SystemEvent};
 use wire::control::ProcPlan;
 use wire::{CallId, Control, MailboxId, ProcUid, Status};
@@ -38,6 +38,8 @@ thread_local! {
 #[pyclass(frozen)]
 pub struct Process {
     pub node: Arc<Node>,
+    /// The agent, in a client and in a worker.
+    pub agent: Option<Arc<Agent>>,
     /// The waiter of the housekeeping thread. This thread never reads the sockets: it would have to wake the threads for which it reads.
     waiter: Arc<net::Waiter>,
     pub exchanging: Arc<PartExchange>,
@@ -66,22 +68,21 @@ impl Process {
     ) -> PyResult<Self> {
         let node = Node::start(ProcUid(uid), ProcUid(uid)).map_err(failed)?;
         let agent = Agent::new(&node, AgentOptions { host, zygote, env, tail_lines, consoles }).map_err(failed)?;
-        node.set_agent(agent);
-        Ok(Process::of(node))
+        Ok(Process::of(node, Some(agent)))
     }
 
     /// Makes the runtime of a proc; `fd` is its link to its agent. It records `events` events from the first message on; 0: none.
     #[staticmethod]
     fn proc(uid: u64, agent: u64, fd: i32, events: u32) -> PyResult<Self> {
         let node = Node::start(ProcUid(uid), ProcUid(agent)).map_err(failed)?;
-        let peer = node.peer(ProcUid(agent));
+        let peer = node.peers.peer(ProcUid(agent));
         peer.send_control(Control::Hello { version: wire::VERSION, uid: ProcUid(uid), pid: std::process::id() });
         if events > 0 {
-            node.keep_recording(events);
+            node.recording.keep(events);
         }
         // SAFETY: the caller passes the ownership of the descriptor.
         peer.link.attach(unsafe { OwnedFd::from_raw_fd(fd) }).map_err(failed)?;
-        Ok(Process::of(node))
+        Ok(Process::of(node, None))
     }
 
     /// Makes the client of a simulated world, whose procs are nodes of this process.
@@ -91,24 +92,23 @@ impl Process {
         let agent =
             Agent::new(&node, AgentOptions { host, zygote: vec![], env: vec![], tail_lines: 0, consoles: [1, 2] }).map_err(failed)?;
         agent.simulate(Launcher::new(&node));
-        node.set_agent(agent);
-        Ok(Process::of(node))
+        Ok(Process::of(node, Some(agent)))
     }
 
     /// Makes a proc of this simulated client that its agent has requested; `None` if the proc was killed meanwhile.
     fn simulated_proc(&self, uid: u64, group: u64, pid: u32) -> PyResult<Option<Process>> {
-        let Some((node, link)) = self.node.agent().and_then(|a| a.launcher()).and_then(|l| l.node(ProcUid(uid), group)) else {
+        let Some((node, link)) = self.agent.as_ref().and_then(|a| a.launcher()).and_then(|l| l.node(ProcUid(uid), group)) else {
             return Ok(None);
         };
-        let peer = node.peer(self.node.uid);
+        let peer = node.peers.peer(self.node.uid);
         peer.send_control(Control::Hello { version: wire::VERSION, uid: ProcUid(uid), pid });
         peer.link.attach(link).map_err(failed)?;
-        Ok(Some(Process::of(node)))
+        Ok(Some(Process::of(node, None)))
     }
 
     /// Reports to the agent that a simulated proc of this client has ended, with a wait status.
     fn simulated_exit(&self, uid: u64, status: i32) {
-        if let Some(l) = self.node.agent().and_then(|a| a.launcher()) {
+        if let Some(l) = self.agent.as_ref().and_then(|a| a.launcher()) {
             l.exited(ProcUid(uid), status);
         }
     }
@@ -130,14 +130,14 @@ impl Process {
 
     /// Starts the zygote before it is needed.
     fn warm_up(&self) {
-        if let Some(a) = self.node.agent() {
+        if let Some(a) = &self.agent {
             a.warm_up();
         }
     }
 
     /// Sets the descriptors for lines that later procs print to stdout and stderr.
     fn set_consoles(&self, out: i32, err: i32) {
-        if let Some(a) = self.node.agent() {
+        if let Some(a) = &self.agent {
             a.set_consoles([out, err]);
         }
     }
@@ -150,35 +150,35 @@ impl Process {
             (ProcUid(uid), ProcPlan { command, setup, ready_ms, prefix, name, capture, ..ProcPlan::default() })
         };
         let procs: Vec<(ProcUid, ProcPlan)> = procs.into_iter().map(plan).collect();
-        if self.node.routes.lost_host(ProcUid(host)).is_some() || self.node.ended_peer(ProcUid(host)).is_some() {
+        if self.node.peers.routes.lost_host(ProcUid(host)).is_some() || self.node.peers.ended_peer(ProcUid(host)).is_some() {
             // No frame is sent to a lost host, so no answer would arrive.
-            procs.iter().for_each(|(uid, _)| self.node.fail_calls(&self.node.peer_unlinked(*uid).0));
+            procs.iter().for_each(|(uid, _)| self.node.calls.fail_peer(&self.node.peers.peer_unlinked(*uid).0));
             return Ok(());
         }
-        self.node.to_agent_of(ProcUid(host), Control::SpawnProcs { owner: self.node.uid, procs });
+        self.node.peers.to_agent_of(ProcUid(host), Control::SpawnProcs { owner: self.node.uid, procs });
         Ok(())
     }
 
     fn stop_proc(&self, uid: u64, grace: f64, drain: (f64, f64), reason: String) -> PyResult<()> {
         fork::check_not_forked()?;
         let (uid, drain) = (ProcUid(uid), Some(drain_limits(drain)));
-        self.node.to_agent_of(self.node.host_of(uid), Control::StopProc { uid, grace_ms: (grace * 1e3) as u64, drain, reason });
+        self.node.peers.to_agent_of(self.node.peers.host_of(uid), Control::StopProc { uid, grace_ms: (grace * 1e3) as u64, drain, reason });
         Ok(())
     }
 
     /// Asks the agent not to kill this proc, which is being stopped, for `grace` seconds.
     fn extend_stop(&self, grace: f64) {
-        self.node.to_agent(Control::Extend { grace_ms: (grace * 1e3) as u64 });
+        self.node.peers.to_agent(Control::Extend { grace_ms: (grace * 1e3) as u64 });
     }
 
     /// Reports to the agent that an actor of this mesh begins its `__cleanup__`, or has ended it.
     fn note_cleanup(&self, mesh: u64, begins: bool) {
-        self.node.to_agent(Control::Cleanup { mesh: MailboxId(mesh), begins });
+        self.node.peers.to_agent(Control::Cleanup { mesh: MailboxId(mesh), begins });
     }
 
     fn spawn_actor(&self, proc: u64, mailbox: u64, spec: Vec<u8>) -> PyResult<()> {
         fork::check_not_forked()?;
-        self.node.spawn_actor(ProcUid(proc), MailboxId(mailbox), spec);
+        self.node.messages.spawn_actor(ProcUid(proc), MailboxId(mailbox), spec);
         Ok(())
     }
 
@@ -187,11 +187,11 @@ impl Process {
     fn cell(&self, how: i32, size: usize, procs: Option<Vec<u64>>, mesh: u64) -> PyResult<PendingCall> {
         fork::check_not_forked()?;
         let targets = procs.unwrap_or_default().iter().map(|p| (ProcUid(*p), MailboxId(mesh))).collect();
-        let inner = self.node.new_call(mode(how)?.unwrap_or(Mode::Gather), size, targets);
+        let inner = self.node.calls.start(mode(how)?.unwrap_or(Mode::Gather), size, targets);
         let cell = PendingCall::new(&self.node, inner);
         for (rank, (uid, _)) in (0..).zip(cell.inner.targets.iter()) {
-            if let Some(peer) = self.node.ended_peer(*uid) {
-                self.node.fail_rank(&cell.inner, rank, &peer);
+            if let Some(peer) = self.node.peers.ended_peer(*uid) {
+                self.node.calls.fail_rank(&cell.inner, rank, &peer);
             }
         }
         Ok(cell)
@@ -201,7 +201,7 @@ impl Process {
     #[pyo3(signature = (to, kind, body, slot=0))]
     fn request(&self, to: u64, kind: u16, body: Vec<u8>, slot: u64) -> PyResult<()> {
         fork::check_not_forked()?;
-        self.node.send_system(ProcUid(to), kind, CallId(slot), body);
+        self.node.replies.send_system(ProcUid(to), kind, CallId(slot), body);
         Ok(())
     }
 
@@ -209,7 +209,7 @@ impl Process {
     fn reply(&self, to: u64, slot: u64, rank: u32, status: u8, body: &[u8]) -> PyResult<()> {
         fork::check_not_forked()?;
         let status = Status::from_u8(status).map_err(|e| pyo3::exceptions::PyValueError::new_err(e.to_string()))?;
-        self.node.reply_bytes(ProcUid(to), CallId(slot), rank, status, body);
+        self.node.replies.send_bytes(ProcUid(to), CallId(slot), rank, status, body);
         Ok(())
     }
 
@@ -255,18 +255,18 @@ impl Process {
 
     /// The end of a proc; `None` if this process knows of no end.
     fn ended(&self, proc: u64) -> Option<ProcessEnd> {
-        let peer = self.node.known_peer(ProcUid(proc))?;
+        let peer = self.node.peers.known_peer(ProcUid(proc))?;
         peer.ended().map(|ended| ProcessEnd(ended.end.clone()))
     }
 
     /// The end of a proc that ended so long ago that only the fact is known; `None` for all other procs.
     fn ended_long_ago(&self, proc: u64) -> Option<ProcessEnd> {
-        self.node.end_of_old(ProcUid(proc)).map(|ended| ProcessEnd(ended.end.clone()))
+        self.node.peers.end_of_old(ProcUid(proc)).map(|ended| ProcessEnd(ended.end.clone()))
     }
 
     /// True if this process knows the uid as that of a host.
     fn is_host(&self, uid: u64) -> bool {
-        self.node.routes.is_host(ProcUid(uid))
+        self.node.peers.routes.is_host(ProcUid(uid))
     }
 
     /// Decodes the answer to a call whose process ended.
@@ -276,26 +276,22 @@ impl Process {
         Ok(ProcessEnd(end))
     }
 
-    fn close_mailbox(&self, id: u64, reason: &[u8], tombstone: bool) {
-        self.node.close_mailbox(MailboxId(id), reason, tombstone);
-    }
-
     /// Accepts processes of the same user that this agent has not started.
     fn open_control_socket(&self) -> PyResult<()> {
-        self.node.agent().map_or(Ok(()), |a| a.open_control_socket()).map_err(failed)
+        self.agent.as_ref().map_or(Ok(()), |a| a.open_control_socket()).map_err(failed)
     }
 
     /// Makes processes of another client's job reachable; `places` has the host of each process.
     fn join(&self, py: Python<'_>, client: u64, places: Vec<(u64, u64)>) -> PyResult<()> {
         fork::check_not_forked()?;
         let places: Vec<_> = places.into_iter().map(|(proc, host)| (ProcUid(proc), ProcUid(host))).collect();
-        gil::blocking(py, || self.node.join(ProcUid(client), &places));
+        gil::blocking(py, || self.node.ends.join(ProcUid(client), &places));
         Ok(())
     }
 
     /// Stops the procs of this agent that external processes have spawned.
     fn stop_external_procs(&self, grace: f64, drain: (f64, f64), reason: &str) {
-        if let Some(agent) = self.node.agent() {
+        if let Some(agent) = &self.agent {
             agent.stop_external_procs(Duration::from_secs_f64(grace), drain_limits(drain), reason);
         }
     }
@@ -308,15 +304,15 @@ impl Process {
         let mut lost = vec![];
         for (proc, host) in procs {
             let place = Place { host: ProcUid(host), here };
-            self.node.route(ProcUid(proc), place.host, place.here);
-            lost.extend(self.node.routes.lost(place).map(|end| (proc, ProcessEnd(end))));
+            self.node.peers.route(ProcUid(proc), place.host, place.here);
+            lost.extend(self.node.peers.routes.lost(place).map(|end| (proc, ProcessEnd(end))));
         }
         Ok(lost)
     }
 
     /// Lets a proc of this agent serve the job of `asker` too. Returns the job; `None` if the asker or the proc has ended.
     fn serve(&self, proc: u64, asker: u64) -> Option<u64> {
-        self.node.agent()?.add_served_job(ProcUid(proc), ProcUid(asker)).map(|job| job.0)
+        self.agent.as_ref()?.add_served_job(ProcUid(proc), ProcUid(asker)).map(|job| job.0)
     }
 
     /// Admits a job whose processes may have handles to memory of this process, which serves their requests.
@@ -326,64 +322,64 @@ impl Process {
 
     /// In an agent: the uid of this host in the job that `asker` belongs to and in which another host has the uid `host`.
     fn own_id_beside(&self, host: u64, asker: u64) -> Option<u64> {
-        self.node.agent()?.own_id_beside(ProcUid(host), ProcUid(asker)).map(|here| here.0)
+        self.agent.as_ref()?.own_id_beside(ProcUid(host), ProcUid(asker)).map(|here| here.0)
     }
 
     /// In an agent: the uid of this host in the job of that process.
     fn job_of(&self, asker: u64) -> Option<u64> {
-        self.node.agent()?.job_of(ProcUid(asker)).map(|here| here.0)
+        self.agent.as_ref()?.job_of(ProcUid(asker)).map(|here| here.0)
     }
 
     /// In an agent: the job in which this host has this uid.
     fn client_of(&self, here: u64) -> Option<u64> {
-        self.node.agent()?.client_of(ProcUid(here)).map(|job| job.0)
+        self.agent.as_ref()?.client_of(ProcUid(here)).map(|job| job.0)
     }
 
     /// Sets a line of this agent's inspection report; an empty text removes it.
     fn note(&self, name: String, text: String) {
-        if let Some(agent) = self.node.agent() {
+        if let Some(agent) = &self.agent {
             agent.note(name, text);
         }
     }
 
     /// The uid and the pid of each proc of this agent.
     fn alive_procs(&self) -> Vec<(u64, u32)> {
-        self.node.agent().map_or(vec![], |a| a.alive().into_iter().map(|(u, p)| (u.0, p)).collect())
+        self.agent.as_ref().map_or(vec![], |a| a.alive().into_iter().map(|(u, p)| (u.0, p)).collect())
     }
 
     fn zygote_pid(&self) -> Option<u32> {
-        self.node.agent().and_then(|a| a.zygote_pid())
+        self.agent.as_ref().and_then(|a| a.zygote_pid())
     }
 
     /// Waits until this agent has no procs; false if some are left after `bound` seconds.
     fn wait_idle(&self, py: Python<'_>, bound: f64) -> bool {
-        let Some(a) = self.node.agent() else { return true };
+        let Some(a) = &self.agent else { return true };
         gil::blocking(py, || a.wait_idle(Duration::from_secs_f64(bound)))
     }
 
     /// Kills a proc of this agent.
     fn kill_proc(&self, uid: u64) {
-        if let Some(a) = self.node.agent() {
+        if let Some(a) = &self.agent {
             a.kill(ProcUid(uid));
         }
     }
 
     /// Ends the agent: its procs and its zygote have ended, and all output is on the console.
     fn close_agent(&self, py: Python<'_>, bound: f64) {
-        if let Some(a) = self.node.agent() {
+        if let Some(a) = &self.agent {
             gil::blocking(py, || a.close(Duration::from_secs_f64(bound)));
         }
     }
 
     fn flush_output(&self, py: Python<'_>, bound: f64) {
-        if let Some(a) = self.node.agent() {
+        if let Some(a) = &self.agent {
             gil::blocking(py, || a.flush_output(Duration::from_secs_f64(bound)));
         }
     }
 
     /// Sets the directory for the output of later procs.
     fn set_log_dir(&self, path: std::path::PathBuf) {
-        if let Some(a) = self.node.agent() {
+        if let Some(a) = &self.agent {
             a.set_log_dir(path);
         }
     }
@@ -393,10 +389,10 @@ impl Process {
     #[pyo3(signature = (procs, window, to, slot, rank, viewer=None))]
     fn aggregate_output(&self, procs: Vec<u64>, window: Option<f64>, to: u64, slot: u64, rank: u32, viewer: Option<u64>) {
         let node = self.node.clone();
-        let done = move || node.reply_bytes(ProcUid(to), CallId(slot), rank, Status::Ok, b"");
+        let done = move || node.replies.send_bytes(ProcUid(to), CallId(slot), rank, Status::Ok, b"");
         let procs: Vec<_> = procs.into_iter().map(ProcUid).collect();
         let window = window.map(|w| Duration::try_from_secs_f64(w).unwrap_or(LONGEST).min(LONGEST));
-        match self.node.agent() {
+        match &self.agent {
             Some(a) => a.aggregate(&procs, window, viewer.map(ProcUid), done),
             None => done(),
         }
@@ -404,7 +400,7 @@ impl Process {
 
     /// The ranks that the call with this id waits for; empty if it is done or dropped.
     fn unanswered(&self, slot: u64) -> Vec<u32> {
-        self.node.unanswered(CallId(slot))
+        self.node.calls.unanswered(CallId(slot))
     }
 
     /// Sends a request to this process's own housekeeping thread after `delay` seconds.
@@ -412,7 +408,7 @@ impl Process {
         let node = Arc::downgrade(&self.node);
         let send = move || {
             if let Some(n) = node.upgrade() {
-                n.send_system(n.uid, kind, CallId::NONE, body);
+                n.replies.send_system(n.uid, kind, CallId::NONE, body);
             }
         };
         self.node.poller.later(Duration::try_from_secs_f64(delay).unwrap_or(LONGEST).min(LONGEST), Box::new(send));
@@ -422,7 +418,7 @@ impl Process {
     fn flush_links(&self, py: Python<'_>, bound: f64) -> bool {
         let deadline = self.node.poller.now() + Duration::from_secs_f64(bound);
         let waiter = gil::waiter(&self.node.poller);
-        let empty = || self.node.peers().iter().all(|p| p.link.queued() == 0 || p.link.is_down());
+        let empty = || self.node.peers.all().iter().all(|p| p.link.queued() == 0 || p.link.is_down());
         gil::blocking(py, || {
             while !empty() {
                 let now = self.node.poller.now();
@@ -439,7 +435,7 @@ impl Process {
     fn set_offer_size(&self, bytes: Option<i64>) {
         self.node.offers.set_min_size(match bytes {
             None => NEVER,
-            Some(bytes) => usize::try_from(bytes).map_or(UNDECIDED, |n| n.clamp(runtime::node::payload::SHARED_FROM, UNDECIDED - 1)),
+            Some(bytes) => usize::try_from(bytes).map_or(UNDECIDED, |n| n.clamp(runtime::transfers::payload::SHARED_FROM, UNDECIDED - 1)),
         });
     }
 
@@ -454,7 +450,8 @@ impl Process {
         if self.node.offers.offered() == 0 {
             return true;
         }
-        let (deadline, agent) = (self.node.poller.now() + Duration::from_secs_f64(bound), self.node.peer_unlinked(self.node.agent_uid).0);
+        let (deadline, agent) =
+            (self.node.poller.now() + Duration::from_secs_f64(bound), self.node.peers.peer_unlinked(self.node.agent_uid).0);
         let waiter = gil::waiter(&self.node.poller);
         let pause = Duration::from_secs_f64(pause);
         gil::blocking(py, || {
@@ -475,23 +472,23 @@ impl Process {
 
     /// True if this process knows a process of the job. An agent knows all processes of its host, for the job of `asker`.
     fn knows(&self, uid: u64, asker: u64) -> bool {
-        self.node.knows(ProcUid(uid), ProcUid(asker))
+        self.node.peers.knows(ProcUid(uid), ProcUid(asker))
     }
 
     /// Requests a report of the process's end from the agent of its host.
     fn watch_proc(&self, uid: u64, host: u64) {
         let target = ProcUid(uid);
-        if let Some(place) = self.node.routes.place(target) {
+        if let Some(place) = self.node.peers.routes.place(target) {
             // This process may not have exchanged frames with that host yet.
-            self.node.route(place.host, place.host, place.here);
+            self.node.peers.route(place.host, place.host, place.here);
         }
-        self.node.to_agent_of(ProcUid(host), Control::Watch { target });
+        self.node.peers.to_agent_of(ProcUid(host), Control::Watch { target });
     }
 
     /// Fails the pending and later calls to this mesh of another owner.
     fn fail_mesh(&self, mesh: u64, procs: Vec<u64>, reason: &[u8]) {
         let procs: Vec<ProcUid> = procs.into_iter().map(ProcUid).collect();
-        self.node.fail_mesh(MailboxId(mesh), &procs, reason);
+        self.node.calls.fail_mesh(MailboxId(mesh), &procs, reason);
     }
 
     /// For tests: delays the frames of all links by `nanos` nanoseconds, in both directions.
@@ -501,7 +498,7 @@ impl Process {
 
     /// True if a holder of a call to this mesh may still see the call's failure.
     fn failure_may_be_seen(&self, mesh: u64) -> bool {
-        self.node.failure_may_be_seen(MailboxId(mesh))
+        self.node.calls.failure_may_be_seen(MailboxId(mesh))
     }
 
     /// Sets the name of this process in inspections. Stacks without the GIL are written to the descriptor `fd` when `signal` is sent.
@@ -512,18 +509,18 @@ impl Process {
 
     /// The state of this process as JSON.
     fn state(&self) -> Vec<u8> {
-        self.node.state_json()
+        self.node.inspections.state_json()
     }
 
     /// Takes the stacks that an event requested, as JSON.
     fn stacks_taken(&self, ticket: u64, body: Vec<u8>) {
-        self.node.stacks_taken(ticket, body);
+        self.node.inspections.stacks_taken(ticket, body);
     }
 
     /// Inspects all procs of this agent: 0 for their state, 1 for their stacks. The answer is JSON.
     fn inspect(&self, what: u8) -> PyResult<PendingCall> {
-        let inner = self.node.new_call(Mode::Gather, 1, Arc::default());
-        match self.node.agent() {
+        let inner = self.node.calls.start(Mode::Gather, 1, Arc::default());
+        match &self.agent {
             Some(a) => a.inspect_all(Requester::Local(inner.call_id), what),
             None => return Err(PyOSError::new_err("this process has no procs of its own")),
         }
@@ -532,12 +529,12 @@ impl Process {
 
     /// Records the events of this process from now on, in a ring for at least `events` of them.
     fn record(&self, events: u32) {
-        self.node.keep_recording(events);
+        self.node.recording.keep(events);
     }
 
     /// Records the events of this agent and all its procs, later ones included; 0 ends it, except where a process records for itself.
     fn record_host(&self, events: u32) {
-        if let Some(agent) = self.node.agent() {
+        if let Some(agent) = &self.agent {
             agent.record(events);
         }
     }
@@ -548,13 +545,13 @@ impl Process {
         let row = |r: runtime::agent::recordings::Recording| {
             (r.of.proc.0, r.of.pid, format!("/proc/{own}/fd/{}", r.fd), r.end.is_some(), r.of.name, r.of.job.0)
         };
-        self.node.agent().map_or(vec![], |a| a.recorded().into_iter().map(row).collect())
+        self.agent.as_ref().map_or(vec![], |a| a.recorded().into_iter().map(row).collect())
     }
 
     /// Numbers for tests: pending calls, reserved bytes of the arena, dropped replies.
     fn stats(&self) -> (usize, u64, u64) {
-        let dropped = self.node.dropped_replies.load(std::sync::atomic::Ordering::Relaxed);
-        (self.node.calls_in_flight(), self.node.arena.reserved(), dropped)
+        let dropped = self.node.calls.dropped_replies();
+        (self.node.calls.in_flight(), self.node.arena.reserved(), dropped)
     }
 }
 
@@ -575,14 +572,14 @@ impl Process {
     fn next(&self) -> Option<SystemEvent> {
         loop {
             match self.node.system.pop()? {
-                SystemEvent::Ping { from, seq } => self.node.pong(from, seq),
+                SystemEvent::Ping { from, seq } => self.node.inspections.pong(from, seq),
                 e => return Some(e),
             }
         }
     }
 
-    fn of(node: Arc<Node>) -> Self {
+    fn of(node: Arc<Node>, agent: Option<Arc<Agent>>) -> Self {
         let (waiter, exchanging) = (node.poller.waiter(), PartExchange::start(&node));
-        Process { node, waiter, exchanging, jobs: Jobs::default() }
+        Process { node, agent, waiter, exchanging, jobs: Jobs::default() }
     }
 }

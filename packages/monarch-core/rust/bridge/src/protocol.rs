@@ -38,7 +38,7 @@ pub mod protocol {
 
     // Requests that the native side sends too.
     #[pymodule_export]
-    const FAILURE: u16 = runtime::node::system::FAILURE;
+    const FAILURE: u16 = runtime::system::FAILURE;
     #[pymodule_export]
-    const UNDELIVERABLE: u16 = runtime::node::UNDELIVERABLE;
+    const UNDELIVERABLE: u16 = runtime::system::UNDELIVERABLE;
 }

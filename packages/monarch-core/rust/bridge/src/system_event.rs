@@ -4,8 +4,8 @@
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
-use runtime::node::system::FAILURE;
 use runtime::supervision::Member;
+use runtime::system::FAILURE;
 use runtime::{Node, SystemEvent};
 use wire::control::DrainLimits;
 use wire::cursor::Cursor;
@@ -91,8 +91,8 @@ pub fn event(py: Python<'_>, node: &Node, e: SystemEvent) -> PyResult<Py<PyAny>>
         }
         SystemEvent::Ping { .. } => py.None(),
         SystemEvent::Stacks { ticket } => Py::new(py, StacksWanted { ticket })?.into_any(),
-        SystemEvent::Unresponsive { uid, evidence, stacks } => {
-            Py::new(py, ProcUnresponsive { proc: uid.0, evidence, stacks: bytes(&stacks) })?.into_any()
+        SystemEvent::Unresponsive { uid, cause, stacks } => {
+            Py::new(py, ProcUnresponsive { proc: uid.0, evidence: cause, stacks: bytes(&stacks) })?.into_any()
         }
         SystemEvent::Abandoned { mesh } => Py::new(py, CallAbandoned { mesh: mesh.0 })?.into_any(),
         SystemEvent::RootLost => Py::new(py, RootLost {})?.into_any(),

@@ -73,7 +73,7 @@ impl Timeline {
         let failed = |e: std::io::Error| PyOSError::new_err(format!("cannot start a universe: {e}"));
         let poller = Poller::simulated(self.inner.clone()).map_err(failed)?;
         let theirs = poller.clone();
-        let thread = runtime::node::spawn_joinable("monarch-universe", move || theirs.run()).map_err(failed)?;
+        let thread = runtime::threads::spawn_joinable("monarch-universe", move || theirs.run()).map_err(failed)?;
         *self.running.lock().unwrap_or_else(PoisonError::into_inner) = Some((poller, thread));
         Ok(())
     }

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use net::sys;
 use pyo3::prelude::*;
-use runtime::node::pending_call::Watcher;
+use runtime::calls::pending_call::Watcher;
 
 /// The tokens of calls that are done, and the descriptor that notifies the loop.
 pub struct Ready {

@@ -2,30 +2,57 @@
 //!
 //! | file or folder | noun |
 //! |---|---|
-//! | `node` | this process: its peers, its mailboxes, its pending calls |
+//! | `node` | the table of the components of one process |
+//! | `incoming` | the frames that arrive |
+//! | `ends` | the order in which components are notified of ends |
+//! | `inspection`, `recording` | the state and the events of a process, for observers |
+//! | `caster` | the casts of a process |
+//! | `streams` | bulk streams between processes |
+//! | `messages` | messages and their answers |
+//! | `calls` | pending calls |
+//! | `mailboxes` | the queues of actors and ports |
+//! | `peers` | other processes: links, routes, ends |
+//! | `transfers` | large parts of messages |
+//! | `system` | events for the housekeeping thread |
+//! | `roles` | the agent and the gateway, as the components know them |
 //! | `agent` | the host agent: starts, links, watches and ends procs |
 //! | `gateway` | this process as a member of jobs that span hosts |
-//! | `cast` | casts over hosts: order, trees, answers, and notices of ended processes |
+//! | `cast` | casts over hosts: order, trees, answers |
 //! | `supervision` | ownership, and the receivers of failures: decisions only |
 //! | `membership` | the hosts of a job: joins and failure detection; decisions only |
-//! | `clock` | time, real or simulated |
+//! | `tombstones` | the ends of processes and actors |
 //! | `sync` | locks, replaceable for exploring interleavings |
+//! | `threads` | the start of threads |
 
 pub mod agent;
+pub mod calls;
 pub mod cast;
-pub mod clock;
+pub mod caster;
+mod ends;
 pub mod gateway;
+mod incoming;
+pub mod inspection;
+pub mod mailboxes;
 pub mod membership;
+pub mod messages;
 pub mod node;
+pub mod peers;
+pub mod recording;
+pub mod roles;
+pub mod streams;
 pub mod supervision;
 mod sync;
+pub mod system;
+pub mod threads;
+mod tombstones;
+pub mod transfers;
 
 pub use agent::Agent;
+pub use calls::pending_call::{Mode, Outcome, PendingCall};
 pub use gateway::Gateway;
+pub use mailboxes::mailbox::{Incoming, Mailbox};
 pub use node::Node;
-pub use node::mailbox::{Incoming, Mailbox};
-pub use node::payload::Payload;
-pub use node::peer::Peer;
-pub use node::pending_call::{Mode, Outcome, PendingCall};
-pub use node::system::SystemEvent;
+pub use peers::peer::Peer;
 pub use supervision::Supervision;
+pub use system::SystemEvent;
+pub use transfers::payload::Payload;

@@ -21,7 +21,7 @@ pub enum Owner {
     /// An actor that lives in this process.
     Actor(MailboxId),
     /// No owner is notified: callers of the mesh see its failure.
-    Nobody,
+    Unowned,
 }
 
 /// The type of a mesh.
@@ -44,7 +44,7 @@ pub enum Action {
     /// Counts this rank as failed (or as stopped, if the stop was requested): slices that contain it are refused from now on.
     Mark(Member),
     /// Notify the process: at the root, the fault hook decides.
-    Tell(Member),
+    Notify(Member),
     /// Put the failure into the actor's queue: its `__supervise__` decides.
     Ask { actor: MailboxId, about: Member },
     /// Let the actor fail: its class does not handle failures.
@@ -63,7 +63,7 @@ struct Mesh {
     /// The mesh is to end.
     stopping: bool,
     /// The ranks of whose failure or end the owner has been notified.
-    told: HashSet<u32>,
+    notified: HashSet<u32>,
     /// The ranks whose procs have ended.
     lost: HashSet<u32>,
     born: u64,
@@ -115,16 +115,16 @@ impl Supervision {
         self.by_owner.entry(owner).or_default().insert(key);
         let mut ranks: Box<[(ProcUid, u32)]> = procs.iter().copied().zip(0..).collect();
         ranks.sort_unstable();
-        let (told, lost, born) = (HashSet::new(), HashSet::new(), self.born);
-        self.meshes.insert(mesh, Mesh { owner, kind, procs: procs.into(), ranks, stopping: false, told, lost, born });
+        let (notified, lost, born) = (HashSet::new(), HashSet::new(), self.born);
+        self.meshes.insert(mesh, Mesh { owner, kind, procs: procs.into(), ranks, stopping: false, notified, lost, born });
     }
 
     /// Removes the owner of a mesh: only callers of the mesh see its failures.
     pub fn disown(&mut self, mesh: MailboxId) {
         let Some(m) = self.meshes.get_mut(&mesh) else { return };
         remove(&mut self.by_owner, m.owner, (m.born, mesh));
-        m.owner = Owner::Nobody;
-        self.by_owner.entry(Owner::Nobody).or_default().insert((m.born, mesh));
+        m.owner = Owner::Unowned;
+        self.by_owner.entry(Owner::Unowned).or_default().insert((m.born, mesh));
     }
 
     /// Begins the stop of a mesh. Returns the meshes that end with it: the mesh itself, and for a proc mesh the actor meshes on its procs.
@@ -163,7 +163,7 @@ impl Supervision {
 
     /// Whether the owner has been notified of every rank, and whether the proc of every rank has ended.
     pub fn progress(&self, mesh: MailboxId) -> (bool, bool) {
-        self.meshes.get(&mesh).map_or((true, true), |m| (m.told.len() == m.procs.len(), m.lost.len() == m.procs.len()))
+        self.meshes.get(&mesh).map_or((true, true), |m| (m.notified.len() == m.procs.len(), m.lost.len() == m.procs.len()))
     }
 
     /// The meshes that have ranks on any of these procs.
@@ -211,7 +211,7 @@ impl Supervision {
             return vec![];
         }
         let mut actions = vec![Action::Mark(about)];
-        self.tell(about, &mut actions);
+        self.notify(about, &mut actions);
         actions
     }
 
@@ -231,22 +231,22 @@ impl Supervision {
                 let ranks: Vec<u32> = m.ranks_on(*proc).collect();
                 m.lost.extend(ranks);
             }
-            let mut told = HashSet::new();
+            let mut notified = HashSet::new();
             for kind in [Kind::Actors, Kind::Procs] {
                 for (id, m) in at.iter().filter_map(|id| Some((*id, self.meshes.get(id)?))).filter(|(_, m)| m.kind == kind) {
                     for rank in m.ranks_on(*proc) {
                         let about = Member { mesh: id, rank };
-                        if m.told.contains(&about.rank) {
+                        if m.notified.contains(&about.rank) {
                             continue;
                         }
                         marks.push(Action::Mark(about));
                         let wanted = (*stopped || m.stopping) && !cleaning.contains(&(*proc, id));
-                        if wanted || (kind == Kind::Procs && told.contains(&m.owner)) {
+                        if wanted || (kind == Kind::Procs && notified.contains(&m.owner)) {
                             continue;
                         }
                         hit.push((kind, m.born, about));
                         if kind == Kind::Actors {
-                            told.insert(m.owner);
+                            notified.insert(m.owner);
                         }
                     }
                 }
@@ -256,7 +256,7 @@ impl Supervision {
         hit.sort_by_key(|(kind, born, about)| (*kind == Kind::Procs, *born, about.rank));
         let mut actions = marks;
         for (_, _, about) in hit {
-            self.tell(about, &mut actions);
+            self.notify(about, &mut actions);
         }
         for (proc, _) in ends {
             let wards = self.wards.get(proc).into_iter().flatten();
@@ -267,14 +267,14 @@ impl Supervision {
     }
 
     /// Notifies the owner of a mesh of one rank, once.
-    fn tell(&mut self, about: Member, actions: &mut Vec<Action>) {
+    fn notify(&mut self, about: Member, actions: &mut Vec<Action>) {
         let Some(m) = self.meshes.get_mut(&about.mesh) else { return };
-        if !m.told.insert(about.rank) {
+        if !m.notified.insert(about.rank) {
             return;
         }
         match m.owner {
-            Owner::Nobody => {}
-            Owner::Process => actions.push(Action::Tell(about)),
+            Owner::Unowned => {}
+            Owner::Process => actions.push(Action::Notify(about)),
             Owner::Actor(actor) => {
                 let Some(a) = self.actors.get_mut(&actor).filter(|a| !a.over) else { return };
                 if a.supervises == Some(false) {

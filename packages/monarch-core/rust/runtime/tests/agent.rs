@@ -91,7 +91,7 @@ fn proc_can_query_the_end_of_another() {
     let (asker, ended) = (host.proc(101), host.proc(102));
     host.exits(&ended, 3 << 8);
     host.process.end_of(ended.uid());
-    asker.node.peer(ended.uid());
+    asker.node.peers.peer(ended.uid());
     assert_eq!(asker.end_of(ended.uid()).reason, ExitReason::ExitCode(3));
 }
 
@@ -99,7 +99,7 @@ fn proc_can_query_the_end_of_another() {
 fn watcher_without_a_link_learns_of_an_end() {
     let host = Host::start(1);
     let (watcher, watched) = (host.proc(101), host.proc(102));
-    let watch = || watcher.node.to_agent(Control::Watch { target: watched.uid() });
+    let watch = || watcher.node.peers.to_agent(Control::Watch { target: watched.uid() });
     watch();
     host.process.settle(&watcher);
     host.agent.kill(watched.uid());
@@ -112,7 +112,7 @@ fn watcher_that_comes_late_learns_of_an_end() {
     let (watcher, watched) = (host.proc(101), host.proc(102));
     host.agent.kill(watched.uid());
     host.process.end_of(watched.uid());
-    watcher.node.to_agent(Control::Watch { target: watched.uid() });
+    watcher.node.peers.to_agent(Control::Watch { target: watched.uid() });
     assert_eq!(watcher.end_of(watched.uid()).reason, killed());
 }
 
@@ -122,7 +122,7 @@ fn watcher_that_comes_late_learns_of_an_end() {
 fn procs_of_an_ended_owner_are_stopped() {
     let host = Host::simulated(1);
     let owner = host.proc(101);
-    owner.node.to_agent(Control::SpawnProcs { owner: owner.uid(), procs: vec![(ProcUid(102), ProcPlan::default())] });
+    owner.node.peers.to_agent(Control::SpawnProcs { owner: owner.uid(), procs: vec![(ProcUid(102), ProcPlan::default())] });
     let orphan = host.started();
     host.agent.kill(owner.uid());
     let reason = orphan.expect(|e| if let SystemEvent::StopProc { reason, .. } = e { Some(reason) } else { None });
@@ -205,7 +205,7 @@ fn clean_up_moves_the_kill() {
     let host = Host::simulated(1);
     let proc = host.proc(101);
     host.agent.stop_proc(proc.uid(), GRACE, None, "enough");
-    proc.node.to_agent(Control::Extend { grace_ms: 2 * GRACE.as_millis() as u64 });
+    proc.node.peers.to_agent(Control::Extend { grace_ms: 2 * GRACE.as_millis() as u64 });
     assert_eq!(host.process.end_of(proc.uid()).reason, stopped("enough"));
     assert_eq!(host.elapsed(), 2 * GRACE);
 }
@@ -216,9 +216,9 @@ fn crash_in_a_clean_up_is_no_stop() {
     let (crashes, ends) = (host.proc(101), host.proc(102));
     for proc in [&crashes, &ends] {
         host.agent.stop_proc(proc.uid(), GRACE, None, "enough");
-        proc.node.to_agent(Control::Cleanup { mesh: BOX, begins: true });
+        proc.node.peers.to_agent(Control::Cleanup { mesh: BOX, begins: true });
     }
-    ends.node.to_agent(Control::Cleanup { mesh: BOX, begins: false });
+    ends.node.peers.to_agent(Control::Cleanup { mesh: BOX, begins: false });
     host.process.settle(&crashes);
     host.process.settle(&ends);
     host.exits(&crashes, libc::SIGSEGV);
@@ -235,7 +235,7 @@ fn proc_killed_during_cleanup_counts_as_stopped() {
     let host = Host::simulated(1);
     let proc = host.proc(101);
     host.agent.stop_proc(proc.uid(), GRACE, None, "enough");
-    proc.node.to_agent(Control::Cleanup { mesh: BOX, begins: true });
+    proc.node.peers.to_agent(Control::Cleanup { mesh: BOX, begins: true });
     assert_eq!(host.process.end_of(proc.uid()).reason, stopped("enough"));
 }
 
@@ -256,7 +256,7 @@ fn proc_that_is_never_ready_is_ended() {
 fn proc_whose_link_ends_is_killed() {
     let host = Host::simulated(1);
     let proc = host.proc(101);
-    proc.node.peer(CLIENT).link.close();
+    proc.node.peers.peer(CLIENT).link.close();
     assert_eq!(host.process.end_of(proc.uid()).reason, killed());
 }
 

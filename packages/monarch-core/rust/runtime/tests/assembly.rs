@@ -3,7 +3,7 @@
 
 use net::RecvPart;
 use proptest::prelude::*;
-use runtime::node::assembly::Assembly;
+use runtime::transfers::assembly::Assembly;
 use wire::{CallId, Frame, MailboxId, Part, Reply, Status};
 
 /// A frame with `parts` large parts, the first of which has the number `first`; without large parts, `first` is 0.

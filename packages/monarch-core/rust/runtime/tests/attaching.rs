@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use hosts::{Cluster, Process, bytes, end_of_outcome, host_id};
 use net::trust::{Policy, Secret};
+use runtime::calls::pending_call::Outcome;
 use runtime::membership::join::MAX_DIRECT;
-use runtime::node::pending_call::Outcome;
 use runtime::{Mode, SystemEvent};
 use wire::{ExitReason, Status};
 
@@ -37,7 +37,7 @@ fn is_answered(cluster: &Cluster, proc: &Process) {
     let call = client.call(Mode::Gather, &[proc.uid()]);
     client.send(proc.uid(), call.call_id, &[b"question"]);
     let message = proc.actor().next();
-    proc.node.reply_bytes(message.from, message.call_id, message.rank, Status::Ok, b"answer");
+    proc.node.replies.send_bytes(message.from, message.call_id, message.rank, Status::Ok, b"answer");
     assert_eq!(bytes(&client.answer(&call, 0).parts), b"answer");
 }
 

@@ -1,17 +1,16 @@
-//! The parts of a cast, one by one: order of a sequence, mailbox order, trees, runs of answers, and the outcome that a caller computes.
+//! The parts of a cast, one by one: order of a sequence, trees, runs of answers.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use proptest::prelude::*;
 use runtime::cast::fan_out::{divide, head};
-use runtime::cast::{CastCall, Effect, InOrder, MailboxOrder, OutOrder, Relay, Source};
-use wire::cast::{Answer, CastBody, CastFrame, CastMode, Reduced};
-use wire::runs::{ENDED, SEPARATE};
+use runtime::cast::{Effect, InOrder, OutOrder, Relay, Source};
+use wire::cast::{CastBody, CastFrame, CastMode};
+use wire::runs::ENDED;
 use wire::{CallId, GroupId, GroupSlice, MailboxId, ProcUid, Runs, Span, Status};
 
 const SOURCE: ProcUid = ProcUid(77);
-const GROUP: GroupId = GroupId { source: SOURCE, number: 0 };
 
 proptest! {
     #[test]
@@ -104,68 +103,6 @@ fn head_is_the_first_live_host() {
     assert_eq!(head(span, host, |h| h.0 < 5), Some((ProcUid(5), Span::new(5, 9))));
     assert_eq!(head(span, host, |_| true), None);
     assert_eq!(head(Span::new(3, 3), host, |_| false), None);
-}
-
-#[test]
-fn incomplete_message_delays_only_its_own_queue() {
-    let mut order: MailboxOrder<u8, &str> = MailboxOrder::default();
-    assert_eq!(order.push(1, "large", &[10, 11]), None);
-    assert_eq!(order.push(1, "behind it", &[]), None);
-    assert_eq!(order.push(2, "elsewhere", &[]), Some("elsewhere"));
-    assert_eq!(order.push(2, "the same", &[11]), None);
-    let mut gone = vec![];
-    order.complete(11, |f| gone.push(f));
-    assert_eq!(gone, ["the same"]);
-    order.complete(10, |f| gone.push(f));
-    assert_eq!(gone, ["the same", "large", "behind it"]);
-    assert_eq!(order.push(3, "complete already", &[10, 11]), Some("complete already"));
-    order.push(4, "of an ended sender", &[12]);
-    order.drop_queues(|key| *key == 4);
-    assert_eq!(order.waiting(), 0);
-}
-
-fn answer(index: u32, status: Status) -> Answer {
-    Answer { group: GROUP, number: 0, ask: 0, index, status, bytes: Arc::new([index as u8]) }
-}
-
-fn reduced(runs: &[(u32, u8)]) -> Reduced {
-    let mut all = Runs::default();
-    runs.iter().for_each(|(count, status)| all.push(*count, *status, b"x"));
-    Reduced { group: GROUP, number: 0, ask: 0, span: Span::new(0, 1), runs: all }
-}
-
-#[test]
-fn call_waits_for_missing_notices_of_ends() {
-    let mut call = CastCall::new(CastMode::Gather, 4);
-    assert!(call.on_reduced(reduced(&[(1, 0), (1, ENDED), (1, SEPARATE), (1, ENDED)])));
-    assert!(!call.on_reduced(reduced(&[(4, 0)])), "answers count once");
-    assert_eq!(call.missing(), 3);
-    assert!(call.waits_for_supervision());
-    assert!(call.on_answer(answer(2, Status::Ok)));
-    assert!(call.on_ended(1, Status::ProcEnded, Arc::new([])));
-    assert!(!call.on_ended(1, Status::Failed, Arc::new([])) && !call.on_ended(0, Status::ProcEnded, Arc::new([])), "known");
-    assert!(!call.is_done());
-    assert!(call.on_ended(3, Status::ProcEnded, Arc::new([])));
-    assert!(call.is_done());
-    let kinds: Vec<_> = (0..5).map(|i| call.outcome(i).map(|(s, _)| s)).collect();
-    assert_eq!(kinds, [Some(Status::Ok), Some(Status::ProcEnded), Some(Status::Ok), Some(Status::ProcEnded), None]);
-    assert_eq!(call.error(), Some(1));
-}
-
-#[test]
-fn first_error_ends_a_call_that_wants_one() {
-    let mut call = CastCall::new(CastMode::FirstError, 1000);
-    assert!(call.on_answer(answer(7, Status::Ok)));
-    assert!(!call.is_done());
-    assert!(call.on_answer(answer(900, Status::Error)));
-    assert!(call.is_done());
-    assert_eq!(call.error(), Some(900));
-    // An end replaces an error that came before it.
-    assert!(call.on_ended(950, Status::ProcEnded, Arc::new([])));
-    assert_eq!(call.error(), Some(950));
-    let mut gather = CastCall::new(CastMode::Gather, 2);
-    gather.on_answer(answer(0, Status::Error));
-    assert!(!gather.is_done());
 }
 
 fn two_hosts() -> (Source, GroupId, Relay, Relay) {

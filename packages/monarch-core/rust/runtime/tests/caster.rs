@@ -6,10 +6,10 @@ mod hosts;
 use std::sync::Arc;
 
 use hosts::{BOX, CLIENT, Cluster, Process, bytes, end_of_outcome, host_id, killed};
-use runtime::node::caster::{Group, MAX_PAYLOAD};
-use runtime::node::credit::WINDOW;
-use runtime::node::payload::OutPart;
-use runtime::node::peer::Head;
+use runtime::caster::{Group, MAX_PAYLOAD};
+use runtime::mailboxes::credit::WINDOW;
+use runtime::peers::peer::Head;
+use runtime::transfers::payload::OutPart;
 use runtime::{Mode, Payload, Peer, PendingCall};
 use wire::cast::{Answer, CastFrame, Reduced};
 use wire::frame::{CAST, begin, finish};
@@ -34,8 +34,8 @@ impl Mesh {
             (0..workers).flat_map(|w| (0..procs).map(move |n| (w, n))).map(|(w, n)| cluster.proc(w, uid(w, n))).collect();
         let node = &cluster.client.process.node;
         let targets: Vec<_> = procs.iter().map(|p| (p.uid(), BOX)).collect();
-        let peers = procs.iter().map(|p| node.peer(p.uid())).collect();
-        let group = node.cast_group(&targets).expect("two targets on other hosts");
+        let peers = procs.iter().map(|p| node.peers.peer(p.uid())).collect();
+        let group = node.caster.group(&targets).expect("two targets on other hosts");
         Mesh { procs, peers, group, cluster }
     }
 
@@ -45,7 +45,7 @@ impl Mesh {
 
     fn cast(&self, call_id: CallId, mode: Option<Mode>, payload: &Payload<'_>) -> bool {
         let head = Head { dest: BOX, sender: MailboxId(5), call_id, method: b"go", ..Head::default() };
-        self.client().node.cast(&self.group, &self.peers, &head, mode, payload)
+        self.client().node.caster.cast(&self.group, &self.peers, &head, mode, payload)
     }
 
     fn call(&self, mode: Mode) -> Arc<PendingCall> {
@@ -54,7 +54,7 @@ impl Mesh {
         assert!(self.cast(cell.call_id, Some(mode), &Payload::small(b"question")));
         // Every caller handles the ends that were known before the call.
         for (rank, peer) in self.peers.iter().enumerate().filter(|(_, p)| p.ended().is_some()) {
-            self.client().node.fail_rank(&cell, rank as u32, peer);
+            self.client().node.calls.fail_rank(&cell, rank as u32, peer);
         }
         cell
     }
@@ -62,7 +62,7 @@ impl Mesh {
     fn answers(&self, proc: usize, status: Status, answer: &[u8]) {
         let message = self.procs[proc].actor().next();
         assert_eq!((message.from, bytes(&message.parts)), (CLIENT, b"question".to_vec()));
-        self.procs[proc].node.reply_bytes(message.from, message.call_id, message.rank, status, answer);
+        self.procs[proc].node.replies.send_bytes(message.from, message.call_id, message.rank, status, answer);
     }
 }
 
@@ -76,7 +76,7 @@ fn every_target_gets_the_message_and_answers() {
     for rank in 0..6 {
         assert_eq!(bytes(&mesh.client().answer(&call, rank).parts), format!("answer {rank}").as_bytes());
     }
-    assert_eq!(mesh.client().node.casts_waiting(), 0);
+    assert_eq!(mesh.client().node.caster.waiting(), 0);
 }
 
 /// Equal answers are combined into one.
@@ -95,7 +95,7 @@ fn message_without_answers_is_a_cast_too() {
     for proc in &mesh.procs {
         assert_eq!(bytes(&proc.actor().next().parts), b"no answer");
     }
-    assert_eq!(mesh.client().node.casts_waiting(), 0);
+    assert_eq!(mesh.client().node.caster.waiting(), 0);
 }
 
 #[test]
@@ -154,9 +154,9 @@ fn lost_host_fails_the_ranks_of_its_procs() {
 fn one_remote_target_is_no_group() {
     let cluster = Cluster::of(1);
     let (near, far) = (cluster.client.proc(101), cluster.proc(0, 201));
-    let group = cluster.client.process.node.cast_group(&[(near.uid(), BOX), (far.uid(), BOX)]);
+    let group = cluster.client.process.node.caster.group(&[(near.uid(), BOX), (far.uid(), BOX)]);
     assert!(group.is_none());
-    assert!(cluster.client.process.node.cast_group(&[]).is_none());
+    assert!(cluster.client.process.node.caster.group(&[]).is_none());
 }
 
 #[test]
@@ -164,7 +164,7 @@ fn targets_on_this_host_are_sent_to_directly() {
     let cluster = Cluster::of(1);
     let procs = [cluster.proc(0, 201), cluster.client.proc(101), cluster.proc(0, 202)];
     let targets: Vec<_> = procs.iter().map(|p| (p.uid(), BOX)).collect();
-    let group = cluster.client.process.node.cast_group(&targets).unwrap();
+    let group = cluster.client.process.node.caster.group(&targets).unwrap();
     assert_eq!(group.direct_ranks, [1]);
 }
 
@@ -203,14 +203,14 @@ fn stale_answers_change_nothing() {
     let mesh = Mesh::of(2, 1);
     let (agent, caster) = (mesh.client(), mesh.cluster.client.proc(101));
     for (worker, proc) in mesh.procs.iter().enumerate() {
-        caster.node.route(proc.uid(), host_id(worker), CLIENT);
+        caster.node.peers.route(proc.uid(), host_id(worker), CLIENT);
     }
     let targets = [mesh.procs[0].uid(), mesh.procs[1].uid()];
-    let group = caster.node.cast_group(&targets.map(|uid| (uid, BOX))).unwrap();
+    let group = caster.node.caster.group(&targets.map(|uid| (uid, BOX))).unwrap();
     let call = caster.call(Mode::Gather, &targets);
     let head = Head { dest: BOX, sender: MailboxId(5), call_id: call.call_id, method: b"go", ..Head::default() };
-    let peers = targets.map(|uid| caster.node.peer(uid));
-    assert!(caster.node.cast(&group, &peers, &head, Some(Mode::Gather), &Payload::small(b"question")));
+    let peers = targets.map(|uid| caster.node.peers.peer(uid));
+    assert!(caster.node.caster.cast(&group, &peers, &head, Some(Mode::Gather), &Payload::small(b"question")));
     // These are frames of the caster's own agent: the caster accepts answers from this agent only.
     let mut runs = Runs::default();
     runs.push(9, Status::Ok as u8, b"stale");
@@ -225,14 +225,14 @@ fn stale_answers_change_nothing() {
         let (body, mut start) = (frame.encode(), Vec::new());
         let at = begin(&mut start, CAST);
         finish(&mut start, at, body.len());
-        agent.node.peer(caster.uid()).link.send(&[&start, &body], vec![]).unwrap();
+        agent.node.peers.peer(caster.uid()).link.send(&[&start, &body], vec![]).unwrap();
     }
     caster.settle(agent);
-    assert_eq!((call.is_done(0), caster.node.casts_waiting()), (false, 1));
+    assert_eq!((call.is_done(0), caster.node.caster.waiting()), (false, 1));
     for proc in &mesh.procs {
         let message = proc.actor().next();
-        proc.node.reply_bytes(message.from, message.call_id, message.rank, Status::Ok, b"true");
+        proc.node.replies.send_bytes(message.from, message.call_id, message.rank, Status::Ok, b"true");
     }
     (0..2).for_each(|rank| assert_eq!(bytes(&caster.answer(&call, rank).parts), b"true"));
-    assert_eq!(caster.node.casts_waiting(), 0);
+    assert_eq!(caster.node.caster.waiting(), 0);
 }

@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 
 use proptest::prelude::*;
-use runtime::node::credit::{Consumed, OVERHEAD, WINDOW, Window};
+use runtime::mailboxes::credit::{Consumed, OVERHEAD, WINDOW, Window};
 
 #[derive(Debug, Clone)]
 enum Op {

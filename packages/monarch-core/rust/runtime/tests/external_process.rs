@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use net::control_socket::{self, ControlSocket, Kind};
 use net::{Poller, WaitEnd};
-use runtime::node::external_process::{ControlSocketListener, other_version};
+use runtime::peers::external_process::{ControlSocketListener, other_version};
 use runtime::{Node, SystemEvent};
 use wire::{CallId, ExitReason, Frame, ProcUid};
 
@@ -34,7 +34,7 @@ impl Client {
         let node = Node::on(Poller::new().unwrap(), uid, uid);
         let events = node.poller.waiter();
         node.system.set_waiter(events.clone());
-        let socket = ControlSocketListener::open(&node).unwrap();
+        let socket = ControlSocketListener::open(&node.peers).unwrap();
         Client { node, events, io: None, _socket: socket }
     }
 
@@ -45,9 +45,9 @@ impl Client {
 
     /// Waits for the reason of the end of another client.
     fn loses(&self, other: ProcUid) -> String {
-        let ready = || self.node.end_of(other).is_some();
+        let ready = || self.node.peers.end_of(other).is_some();
         assert_eq!(self.node.poller.wait(&self.events, Some(Instant::now() + HANG), ready), WaitEnd::Ready);
-        match &self.node.end_of(other).unwrap().end.reason {
+        match &self.node.peers.end_of(other).unwrap().end.reason {
             ExitReason::ClientLost(why) => why.clone(),
             other => panic!("another reason: {other:?}"),
         }
@@ -55,7 +55,7 @@ impl Client {
 
     /// Waits for a request of the other client. An end of that client would precede it.
     fn gets_request_of(&self, other: &Client) {
-        other.node.send_system(self.node.uid, 77, CallId::NONE, vec![]);
+        other.node.replies.send_system(self.node.uid, 77, CallId::NONE, vec![]);
         let ready = || !self.node.system.is_empty();
         assert_eq!(self.node.poller.wait(&self.events, Some(Instant::now() + HANG), ready), WaitEnd::Ready);
         match self.node.system.pop() {
@@ -68,7 +68,7 @@ impl Client {
 
 impl Drop for Client {
     fn drop(&mut self) {
-        self.node.peers().iter().for_each(|p| p.link.close());
+        self.node.peers.all().iter().for_each(|p| p.link.close());
         self.node.poller.stop();
         if let Some(io) = self.io.take() {
             io.join().unwrap();
@@ -80,21 +80,21 @@ impl Drop for Client {
 #[test]
 fn clients_that_dial_each_other_stay_connected() {
     let (mut a, mut b) = (Client::new(1), Client::new(2));
-    a.node.join(b.node.uid, &[]);
-    b.node.join(a.node.uid, &[]);
+    a.node.ends.join(b.node.uid, &[]);
+    b.node.ends.join(a.node.uid, &[]);
     a.start();
     b.start();
     for _ in 0..3 {
         a.gets_request_of(&b);
         b.gets_request_of(&a);
     }
-    assert!(a.node.end_of(b.node.uid).is_none() && b.node.end_of(a.node.uid).is_none());
+    assert!(a.node.peers.end_of(b.node.uid).is_none() && b.node.peers.end_of(a.node.uid).is_none());
 }
 
 #[test]
 fn client_that_does_not_exist_has_ended() {
     let a = Client::new(3);
-    a.node.join(uid(4), &[]);
+    a.node.ends.join(uid(4), &[]);
     let why = a.loses(uid(4));
     assert!(why.starts_with("no client of this user answers for it on this machine: ") && !why.contains("os error"), "{why}");
 }
@@ -115,7 +115,7 @@ fn client_of_another_version_is_named() {
     assert_eq!(other_version(&Frame::decode(&answer[4..]).unwrap()), Some(text(ours)));
 
     let other = ControlSocket::listen(&name(6), Kind::Stream).unwrap();
-    a.node.join(uid(6), &[]);
+    a.node.ends.join(uid(6), &[]);
     let mut stream = UnixStream::from(control_socket::accept(std::os::fd::AsRawFd::as_raw_fd(&other)).unwrap());
     let end = answer.len();
     answer[end - 4..].copy_from_slice(&77_u32.to_le_bytes());

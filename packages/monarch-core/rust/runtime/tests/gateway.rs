@@ -12,8 +12,8 @@ use std::time::Duration;
 use hosts::{BOX, CLIENT, Cluster, Host, Process, bytes, end_of_outcome, host_id, killed};
 use net::trust::Policy;
 use refused_calls::refuse;
+use runtime::calls::pending_call::Outcome;
 use runtime::gateway::Audit;
-use runtime::node::pending_call::Outcome;
 use runtime::{Mode, SystemEvent};
 use wire::control::ProcPlan;
 use wire::frame::{ROUTED, begin, finish};
@@ -66,7 +66,7 @@ fn calls_to_an_abandoned_host_fail() {
     let cluster = Cluster::of(0);
     cluster.client.gateway.announce(&cluster.job, &[host_id(0)]);
     let client = &cluster.client.process;
-    let (join, call) = (client.node.new_call(Mode::Gather, 1, Arc::default()), client.call(Mode::Gather, &[host_id(0)]));
+    let (join, call) = (client.node.calls.start(Mode::Gather, 1, Arc::default()), client.call(Mode::Gather, &[host_id(0)]));
     client.send(host_id(0), call.call_id, &[b"waits for the join"]);
     cluster.client.gateway.give_up(&cluster.job, host_id(0), join.call_id, 0, "its machine was not granted");
     assert!(reason(&client.answer(&join, 0)).contains("its machine was not granted"));
@@ -123,7 +123,7 @@ fn host_is_lost_whose_connection_is_not_watched() {
 fn end_job(cluster: &Cluster) {
     let client = &cluster.client.process;
     let news = Control::HostsLost { hosts: vec![(host_id(0), "it was silent".to_owned())] };
-    client.node.peer(host_id(0)).send_control(news);
+    client.node.peers.peer(host_id(0)).send_control(news);
     cluster.workers[0].process.expect(|e| matches!(e, SystemEvent::JobEnded { .. }).then_some(()));
     client.end_of(host_id(0));
 }
@@ -133,7 +133,7 @@ fn is_answered(from: &Process, to: &Process, text: &[u8]) {
     from.send(to.uid(), call.call_id, &[text]);
     let message = to.actor().next();
     assert_eq!((message.from, bytes(&message.parts)), (from.uid(), text.to_vec()));
-    to.node.reply_bytes(message.from, message.call_id, message.rank, Status::Ok, b"answer");
+    to.node.replies.send_bytes(message.from, message.call_id, message.rank, Status::Ok, b"answer");
     assert_eq!(bytes(&from.answer(&call, 0).parts), b"answer");
 }
 
@@ -145,7 +145,7 @@ fn worker_that_ended_a_job_joins_it_again() {
     cluster.client.gateway.announce(&cluster.job, &[host_id(0)]);
     assert_eq!(cluster.join(host_id(0), port, 0).status, Status::Ok);
     let (near, remote) = (cluster.client.proc(101), cluster.proc(0, 201));
-    near.node.route(remote.uid(), host_id(0), CLIENT);
+    near.node.peers.route(remote.uid(), host_id(0), CLIENT);
     is_answered(&cluster.client.process, &remote, b"before");
     is_answered(&near, &remote, b"before");
     end_job(&cluster);
@@ -154,14 +154,14 @@ fn worker_that_ended_a_job_joins_it_again() {
         let outcome = cluster.join(again, port, 0);
         assert_eq!(outcome.status, Status::Ok, "{}", reason(&outcome));
         let remote = cluster.proc_on(again, 0, again.0 + 1);
-        remote.node.route(near.uid(), CLIENT, again);
-        near.node.route(remote.uid(), again, CLIENT);
+        remote.node.peers.route(near.uid(), CLIENT, again);
+        near.node.peers.route(remote.uid(), again, CLIENT);
         is_answered(&cluster.client.process, &remote, b"again");
         is_answered(&near, &remote, b"again");
         is_answered(&remote, &near, b"again");
         // The new job can end too.
         let news = Control::HostsLost { hosts: vec![(again, "it was silent again".to_owned())] };
-        cluster.client.process.node.peer(again).send_control(news);
+        cluster.client.process.node.peers.peer(again).send_control(news);
         assert_eq!(cluster.client.process.end_of(remote.uid()).reason.kind(), "host_lost");
         cluster.workers[0].process.expect(|e| matches!(e, SystemEvent::JobEnded { here } if here == again).then_some(()));
     }
@@ -189,7 +189,7 @@ fn worker_is_asked_again_until_its_lease_ends() {
     assert_eq!(cluster.join(host_id(0), port, 0).status, Status::Ok);
     let client = &cluster.client;
     client.gateway.cut_off(&[host_id(0)], &[]);
-    let cell = client.process.node.new_call(Mode::Gather, 1, Arc::default());
+    let cell = client.process.node.calls.start(Mode::Gather, 1, Arc::default());
     client.gateway.give_up(&cluster.job, host_id(0), cell.call_id, 0, "a test has cut it off");
     let outcome = cluster.join(host_id(5), port, 0);
     assert_eq!(outcome.status, Status::Ok, "{}", reason(&outcome));
@@ -210,18 +210,18 @@ fn process_that_outlived_its_host_is_reached_again() {
     let client = &cluster.client.process;
     let serve = |host: ProcUid| {
         assert_eq!(cluster.workers[0].agent.add_served_job(service.uid(), CLIENT), Some(CLIENT));
-        client.node.route(service.uid(), host, CLIENT);
-        service.node.route(CLIENT, CLIENT, host);
+        client.node.peers.route(service.uid(), host, CLIENT);
+        service.node.peers.route(CLIENT, CLIENT, host);
     };
     serve(host_id(0));
     is_answered(client, &service, b"before");
     is_answered(&service, client, b"before");
     end_job(&cluster);
-    assert!(client.node.end_of(service.uid()).is_some());
+    assert!(client.node.peers.end_of(service.uid()).is_some());
     service.end_of(CLIENT);
     // By its former id, the process stays lost.
-    client.node.route(service.uid(), host_id(0), CLIENT);
-    assert!(client.node.end_of(service.uid()).is_some());
+    client.node.peers.route(service.uid(), host_id(0), CLIENT);
+    assert!(client.node.peers.end_of(service.uid()).is_some());
     cluster.client.gateway.announce(&cluster.job, &[host_id(5)]);
     assert_eq!(cluster.join(host_id(5), port, 0).status, Status::Ok);
     serve(host_id(5));
@@ -241,7 +241,7 @@ fn call_to_another_host_is_answered() {
     client.send(proc.uid(), call.call_id, &[b"question"]);
     let message = proc.actor().next();
     assert_eq!((message.from, bytes(&message.parts)), (CLIENT, b"question".to_vec()));
-    proc.node.reply_bytes(message.from, message.call_id, message.rank, Status::Ok, b"answer");
+    proc.node.replies.send_bytes(message.from, message.call_id, message.rank, Status::Ok, b"answer");
     assert_eq!(bytes(&client.answer(&call, 0).parts), b"answer");
 }
 
@@ -250,7 +250,7 @@ fn call_to_another_host_is_answered() {
 fn large_messages_to_another_host_keep_their_order() {
     let cluster = Cluster::of(1);
     let (sender, receiver) = (cluster.client.proc(101), cluster.proc(0, 201));
-    sender.node.route(receiver.uid(), host_id(0), CLIENT);
+    sender.node.peers.route(receiver.uid(), host_id(0), CLIENT);
     let large: Vec<u8> = (0..3_000_000u32).map(|i| (i % 251) as u8).collect();
     for n in 0..4u8 {
         sender.send(receiver.uid(), CallId::NONE, &[&[n], if n % 2 == 0 { &large } else { b"small" }]);
@@ -282,7 +282,7 @@ fn frames_to_a_host_wait_for_its_join() {
 fn forged_sender_is_not_forwarded() {
     let cluster = Cluster::of(1);
     let (forger, receiver) = (cluster.client.proc(101), cluster.proc(0, 201));
-    forger.node.route(receiver.uid(), host_id(0), CLIENT);
+    forger.node.peers.route(receiver.uid(), host_id(0), CLIENT);
     let message = Message { dest: BOX, sender: MailboxId(5), method: b"go"[..].into(), ..Message::default() };
     let body = Frame::Message(message).encode();
     for from in [ProcUid(102), CLIENT, forger.uid()] {
@@ -291,7 +291,7 @@ fn forged_sender_is_not_forwarded() {
         let at = begin(&mut frame, ROUTED);
         head.put(&mut frame);
         finish(&mut frame, at, body.len());
-        forger.node.peer(CLIENT).link.send(&[&frame, &body], vec![]).unwrap();
+        forger.node.peers.peer(CLIENT).link.send(&[&frame, &body], vec![]).unwrap();
     }
     let actor = receiver.actor();
     assert_eq!(actor.next().from, forger.uid());
@@ -308,7 +308,7 @@ fn frame_of_an_unknown_job_is_dropped() {
     cluster.client.gateway.forward(&head, &[&Frame::Message(message).encode()]);
     let worker = &cluster.workers[0].process;
     worker.settle_as(host_id(0), &cluster.client.process);
-    assert!(worker.node.known_mailbox(BOX).is_none());
+    assert!(worker.node.mailboxes.known(BOX).is_none());
 }
 
 // ---- ends
@@ -342,7 +342,7 @@ fn worker_that_joins_an_ending_client_is_notified() {
     let mut cluster = Cluster::of(0);
     let (port, open) = held_back(cluster.add_worker());
     cluster.client.gateway.announce(&cluster.job, &[host_id(0)]);
-    let cell = cluster.client.process.node.new_call(Mode::Gather, 1, Arc::default());
+    let cell = cluster.client.process.node.calls.start(Mode::Gather, 1, Arc::default());
     cluster.client.gateway.join(&cluster.job, "a test", cluster.wanted(host_id(0), port, 0, 0), cell.call_id, SOON);
     let (client, worker) = (&cluster.client, &cluster.workers[0].process);
     let joined = |e| matches!(e, SystemEvent::Audit(Audit { what: "joined", .. })).then_some(());
@@ -379,7 +379,7 @@ fn frame_to_an_ended_proc_returns_its_end() {
     let (late, proc) = (cluster.client.proc(101), cluster.proc(0, 201));
     cluster.workers[0].agent.kill(proc.uid());
     cluster.client.process.end_of(proc.uid());
-    late.node.route(proc.uid(), host_id(0), CLIENT);
+    late.node.peers.route(proc.uid(), host_id(0), CLIENT);
     let call = late.call(Mode::Gather, &[proc.uid()]);
     late.send(proc.uid(), call.call_id, &[b"too late"]);
     assert_eq!(end_of_outcome(&late.answer(&call, 0)).reason, killed());
@@ -397,7 +397,7 @@ fn agent_that_ends_takes_its_procs_with_it() {
     assert_eq!(cluster.job.host(host_id(0)).unwrap().lost().as_deref(), Some("agent exited"));
     // A process that was not notified of the end finds a lost host.
     let late = cluster.client.proc(101);
-    late.node.route(proc.uid(), host_id(0), CLIENT);
+    late.node.peers.route(proc.uid(), host_id(0), CLIENT);
     let call = late.call(Mode::Gather, &[proc.uid()]);
     late.send(proc.uid(), call.call_id, &[b"too late"]);
     assert_eq!(end_of_outcome(&late.answer(&call, 0)).reason, lost("agent exited"));
@@ -424,8 +424,8 @@ fn notice_of_another_host_ends_no_job() {
     let other = &cluster.workers[1].process;
     // Only the client's report ends a host in an agent.
     let news = Control::HostsLost { hosts: vec![(host_id(0), "says another worker".to_owned())] };
-    other.node.route(host_id(0), host_id(0), host_id(1));
-    other.node.peer(host_id(0)).send_control(news);
+    other.node.peers.route(host_id(0), host_id(0), host_id(1));
+    other.node.peers.peer(host_id(0)).send_control(news);
     worker.process.settle_as(host_id(0), other);
     assert!(worker.gateway.job(CLIENT).is_some());
 }
@@ -434,7 +434,7 @@ fn notice_of_another_host_ends_no_job() {
 fn procs_are_notified_of_another_workers_end() {
     let cluster = Cluster::of(2);
     let (asker, ended) = (cluster.proc(0, 201), cluster.proc(1, 301));
-    asker.node.route(ended.uid(), host_id(1), host_id(0));
+    asker.node.peers.route(ended.uid(), host_id(1), host_id(0));
     let call = asker.call(Mode::Gather, &[ended.uid()]);
     asker.send(ended.uid(), call.call_id, &[b"question"]);
     ended.actor().next();

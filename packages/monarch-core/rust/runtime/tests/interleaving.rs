@@ -6,8 +6,9 @@
 use net::arena::FreeList;
 use net::sys::Descriptors;
 use net::{Link, LinkHandler, Poller, RecvPart};
-use runtime::node::credit::WINDOW;
-use runtime::node::mailbox::{Consumer, Delivery, Pushed};
+use runtime::mailboxes::credit::WINDOW;
+use runtime::mailboxes::mailbox::{Consumer, Delivery, Pushed};
+use runtime::transfers::offers::Offers;
 use runtime::{Incoming, Mailbox, Mode, Peer, PendingCall};
 use shuttle::sync::{Arc, Condvar, Mutex};
 use shuttle::thread;
@@ -218,7 +219,8 @@ impl LinkHandler for IgnoredLink {
 fn stay_in_order(senders: u64, each: u32) {
     static POLLER: std::sync::OnceLock<std::sync::Arc<Poller>> = std::sync::OnceLock::new();
     let poller = POLLER.get_or_init(|| Poller::new().unwrap()).clone();
-    let peer = Peer::new(ProcUid(1), Link::new(ProcUid(1), poller, std::sync::Arc::new(IgnoredLink)), std::sync::Arc::default());
+    let offers = Offers::new(&poller);
+    let peer = Peer::new(ProcUid(1), Link::new(ProcUid(1), poller, std::sync::Arc::new(IgnoredLink)), offers);
     let (mailbox, bell) = (Mailbox::new(MailboxId(1)), Arc::new(Bell::default()));
     mailbox.set_consumer(bell.consumer());
     let sending: Vec<_> = (0..senders)

@@ -5,7 +5,7 @@ use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
 
 use net::{Poller, RecvPart, WaitEnd, sys};
-use runtime::node::mailbox::{Consumer, Delivery, LostAt, Sleeper};
+use runtime::mailboxes::mailbox::{Consumer, Delivery, LostAt, Sleeper};
 use runtime::{Incoming, Mailbox};
 use wire::{CallId, MailboxId, ProcUid};
 

@@ -6,12 +6,12 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use net::{RecvPart, WaitEnd, sys};
-use runtime::node::UNDELIVERABLE;
-use runtime::node::credit::{OVERHEAD, WINDOW};
-use runtime::node::mailbox::{Consumer, Delivery};
-use runtime::node::payload::{OutPart, SHARED_FROM};
-use runtime::node::peer::{Head, Sent};
-use runtime::node::pending_call::Watcher;
+use runtime::calls::pending_call::Watcher;
+use runtime::mailboxes::credit::{OVERHEAD, WINDOW};
+use runtime::mailboxes::mailbox::{Consumer, Delivery};
+use runtime::peers::peer::{Head, Sent};
+use runtime::system::UNDELIVERABLE;
+use runtime::transfers::payload::{OutPart, SHARED_FROM};
 use runtime::{Incoming, Mailbox, Mode, Node, Payload, PendingCall, SystemEvent};
 use wire::exit::ProcEnd;
 use wire::frame::{RETURN, TO_PORT};
@@ -33,8 +33,8 @@ impl Running {
 
     fn connect(&self, other: &Running) {
         let (x, y) = sys::socketpair().unwrap();
-        self.0.peer_unlinked(other.0.uid).0.link.attach(x).unwrap();
-        other.0.peer_unlinked(self.0.uid).0.link.attach(y).unwrap();
+        self.0.peers.peer_unlinked(other.0.uid).0.link.attach(x).unwrap();
+        other.0.peers.peer_unlinked(self.0.uid).0.link.attach(y).unwrap();
     }
 
     fn head(&self, call_id: CallId, rank: u32, flags: u8) -> Head<'static> {
@@ -42,8 +42,8 @@ impl Running {
     }
 
     fn send_as(&self, to: &Running, head: &Head<'_>, bytes: &[u8], queue: bool) -> Sent {
-        let peer = self.0.peer(to.0.uid);
-        self.0.send_message(&peer, head, &Payload::small(bytes), || vec![OutPart { bytes, readonly: true }], queue)
+        let peer = self.0.peers.peer(to.0.uid);
+        self.0.messages.send(&peer, head, &Payload::small(bytes), || vec![OutPart { bytes, readonly: true }], queue)
     }
 
     fn send(&self, to: &Running, call_id: CallId, bytes: &[u8]) -> Sent {
@@ -51,7 +51,7 @@ impl Running {
     }
 
     fn call(&self, to: &Running) -> Arc<PendingCall> {
-        self.0.new_call(Mode::FirstError, 1, Arc::from([(to.0.uid, BOX)]))
+        self.0.calls.start(Mode::FirstError, 1, Arc::from([(to.0.uid, BOX)]))
     }
 
     fn answer(&self, cell: &PendingCall) -> Arc<runtime::Outcome> {
@@ -67,7 +67,7 @@ impl Running {
 
     /// Waits until this node has handled all frames that `from` has sent: a system request follows them. Returns the events before it.
     fn settle(&self, from: &Running) -> Vec<SystemEvent> {
-        from.0.send_system(self.0.uid, 77, CallId::NONE, vec![]);
+        from.0.replies.send_system(self.0.uid, 77, CallId::NONE, vec![]);
         let mut before = Vec::new();
         loop {
             match self.event() {
@@ -86,7 +86,7 @@ impl Running {
 
 impl Drop for Running {
     fn drop(&mut self) {
-        self.0.peers().iter().for_each(|p| p.link.close());
+        self.0.peers.all().iter().for_each(|p| p.link.close());
         self.0.poller.stop();
     }
 }
@@ -105,7 +105,7 @@ struct Actor {
 
 impl Actor {
     fn start(r: &Running) -> Self {
-        let (mailbox, waiter) = (r.0.mailbox(BOX).unwrap(), r.0.poller.waiter());
+        let (mailbox, waiter) = (r.0.mailboxes.get(BOX).unwrap(), r.0.poller.waiter());
         mailbox.set_consumer(Consumer::Thread(waiter.clone()));
         Actor { node: r.0.clone(), mailbox, waiter }
     }
@@ -125,7 +125,7 @@ impl Actor {
 
     fn handle(&self) -> Vec<u8> {
         let m = self.next();
-        self.node.handled(&self.mailbox, m.from, m.cost());
+        self.node.messages.handled(&self.mailbox, m.from, m.cost());
         bytes(&m.parts)
     }
 }
@@ -147,13 +147,13 @@ fn call_is_answered() {
     let m = actor.next();
     assert_eq!((m.from, m.sender, m.dest, &*m.method), (ProcUid(1), MailboxId(5), BOX, &b"go"[..]));
     assert_eq!(bytes(&m.parts), b"question");
-    b.0.reply_bytes(m.from, m.call_id, m.rank, Status::Ok, b"answer");
+    b.0.replies.send_bytes(m.from, m.call_id, m.rank, Status::Ok, b"answer");
     let got = a.answer(&cell);
     assert_eq!((got.status, bytes(&got.parts)), (Status::Ok, b"answer".to_vec()));
-    assert_eq!(a.0.calls_in_flight(), 0);
-    b.0.reply_bytes(m.from, m.call_id, m.rank, Status::Ok, b"again");
+    assert_eq!(a.0.calls.in_flight(), 0);
+    b.0.replies.send_bytes(m.from, m.call_id, m.rank, Status::Ok, b"again");
     a.settle(&b);
-    assert_eq!(a.0.dropped_replies.load(std::sync::atomic::Ordering::Relaxed), 1);
+    assert_eq!(a.0.calls.dropped_replies(), 1);
 }
 
 #[test]
@@ -163,7 +163,7 @@ fn call_within_the_process_is_answered() {
     let cell = a.call(&a);
     a.send(&a, cell.call_id, b"q");
     let m = actor.next();
-    a.0.reply_bytes(m.from, m.call_id, 0, Status::Error, &bytes(&m.parts));
+    a.0.replies.send_bytes(m.from, m.call_id, 0, Status::Error, &bytes(&m.parts));
     let got = a.answer(&cell);
     assert_eq!((got.status, bytes(&got.parts)), (Status::Error, b"q".to_vec()));
 }
@@ -175,8 +175,8 @@ fn large_parts_travel_through_shared_memory() {
     let large: Vec<u8> = (0..3 * SHARED_FROM as u32).map(|i| (i % 253) as u8).collect();
     let parts = [&large[..], b"small", &large[..SHARED_FROM]].map(|bytes| OutPart { bytes, readonly: false });
     let payload = Payload::new(&a.0.arena, parts).unwrap();
-    let peer = a.0.peer(ProcUid(2));
-    assert_eq!(a.0.send_message(&peer, &a.head(CallId::NONE, 0, 0), &payload, Vec::new, true), Sent::Yes);
+    let peer = a.0.peers.peer(ProcUid(2));
+    assert_eq!(a.0.messages.send(&peer, &a.head(CallId::NONE, 0, 0), &payload, Vec::new, true), Sent::Yes);
     let m = actor.next();
     assert_eq!(m.cost(), payload.len() + OVERHEAD);
     assert!(matches!(m.parts[..], [RecvPart::Shared { .. }, RecvPart::Inline { .. }, RecvPart::Shared { .. }]));
@@ -193,7 +193,7 @@ fn early_messages_wait_for_their_actor() {
     let (a, b) = two();
     (0..10u8).for_each(|n| assert_eq!(a.send(&b, CallId::NONE, &[n]), Sent::Yes));
     b.settle(&a);
-    assert_eq!(b.0.known_mailbox(BOX).unwrap().len(), 10);
+    assert_eq!(b.0.mailboxes.known(BOX).unwrap().len(), 10);
     let actor = Actor::start(&b);
     (0..10u8).for_each(|n| assert_eq!(actor.handle(), [n]));
 }
@@ -205,7 +205,7 @@ fn message_to_an_unknown_port_is_refused() {
     a.send_as(&b, &a.head(cell.call_id, 0, TO_PORT), b"x", true);
     let got = a.answer(&cell);
     assert_eq!((got.status, bytes(&got.parts)), (Status::Failed, vec![]));
-    assert!(b.0.known_mailbox(BOX).is_none());
+    assert!(b.0.mailboxes.known(BOX).is_none());
 }
 
 /// The receiver was dropped: its senders go on, with all their credit.
@@ -213,18 +213,18 @@ fn message_to_an_unknown_port_is_refused() {
 fn messages_to_a_closed_port_are_counted() {
     let (a, b) = two();
     let head = a.head(CallId::NONE, 0, TO_PORT | RETURN);
-    b.0.mailbox(BOX).unwrap();
+    b.0.mailboxes.get(BOX).unwrap();
     a.send_as(&b, &head, b"before", true);
     b.settle(&a);
-    b.0.close_mailbox(BOX, b"", false);
+    b.0.messages.close_port(BOX);
     for _ in 0..3 {
         while a.send_as(&b, &head, &vec![0; WINDOW as usize], false) == Sent::Full {
-            let peer = a.0.peer(ProcUid(2));
+            let peer = a.0.peers.peer(ProcUid(2));
             a.until(|w| peer.wait_for_credit(w), || peer.has_credit(BOX));
         }
     }
     b.settle(&a);
-    assert_eq!(b.0.dropped_items.load(std::sync::atomic::Ordering::Relaxed), 4);
+    assert_eq!(b.0.messages.dropped_items.load(std::sync::atomic::Ordering::Relaxed), 4);
     assert!(a.settle(&b).is_empty());
 }
 
@@ -235,14 +235,14 @@ fn ended_actor_refuses_queued_and_new_messages() {
     a.send(&b, queued.call_id, b"x");
     a.send_as(&b, &a.head(CallId::NONE, 0, RETURN), b"y", true);
     b.settle(&a);
-    b.0.close_mailbox(BOX, b"dead", true);
+    b.0.messages.close_actor(BOX, b"dead");
     let late = a.call(&b);
     a.send(&b, late.call_id, b"z");
     for cell in [queued, late] {
         let got = a.answer(&cell);
         assert_eq!((got.status, bytes(&got.parts)), (Status::Failed, b"dead".to_vec()));
     }
-    assert!(b.0.mailbox(BOX).is_none());
+    assert!(b.0.mailboxes.get(BOX).is_none());
     // A message without a call id comes back too: sender, receiver, reason.
     let events = a.settle(&b);
     let [SystemEvent::Request { kind: UNDELIVERABLE, body, .. }] = &events[..] else { panic!("{} events", events.len()) };
@@ -253,7 +253,7 @@ fn ended_actor_refuses_queued_and_new_messages() {
 fn names_nothing(from: &Running, to: &Running, frame: impl FnOnce(Vec<Part>) -> Frame) {
     let part = Part::Shared { block: BlockId { segment: 99, offset: 0 }, len: 1 << 20, readonly: true };
     let small = Part::Inline { data: vec![1, 2, 3].into(), readonly: true };
-    from.0.peer(to.0.uid).link.send(&[&frame(vec![small, part]).encode()], vec![]).unwrap();
+    from.0.peers.peer(to.0.uid).link.send(&[&frame(vec![small, part]).encode()], vec![]).unwrap();
 }
 
 fn message(call_id: CallId, flags: u8, parts: Vec<Part>) -> Frame {
@@ -284,7 +284,7 @@ fn message_without_its_parts_fails_its_call() {
     a.send(&b, CallId::NONE, b"next");
     assert_eq!(bytes(&actor.next().parts), b"next");
     b.settle(&a);
-    assert!(a.0.peer(ProcUid(2)).has_credit(BOX));
+    assert!(a.0.peers.peer(ProcUid(2)).has_credit(BOX));
 }
 
 #[test]
@@ -293,9 +293,9 @@ fn credit_of_an_ended_actor_is_returned() {
     let body = vec![0; 10_000];
     while a.send_as(&b, &a.head(CallId::NONE, 0, 0), &body, false) == Sent::Yes {}
     b.settle(&a);
-    b.0.close_mailbox(BOX, b"dead", true);
+    b.0.messages.close_actor(BOX, b"dead");
     a.settle(&b);
-    let peer = a.0.peer(ProcUid(2));
+    let peer = a.0.peers.peer(ProcUid(2));
     let mut sent = 0;
     // A whole window fits again.
     while sent < WINDOW && peer.has_credit(BOX) {
@@ -309,7 +309,7 @@ fn credit_of_an_ended_actor_is_returned() {
 fn credit_pauses_and_resumes_a_fast_sender() {
     let (a, b) = two();
     let actor = Actor::start(&b);
-    let peer = a.0.peer(ProcUid(2));
+    let peer = a.0.peers.peer(ProcUid(2));
     let body = |n: u32| {
         let mut out = vec![0; 40_000];
         out[..4].copy_from_slice(&n.to_le_bytes());
@@ -358,7 +358,7 @@ fn local_messages_do_not_overtake_queued_ones() {
     let cell = a.call(&a);
     cell.watch(0, Arc::new(SendsOn(a.clone())), 0);
     assert!(actor.mailbox.take_into(&cell).is_none());
-    a.0.handled(&actor.mailbox, first.from, first.cost());
+    a.0.messages.handled(&actor.mailbox, first.from, first.cost());
     assert_eq!(bytes(&cell.outcome(0).unwrap().parts), b"1");
     assert_eq!([actor.handle(), actor.handle()], [b"2", b"3"]);
 }
@@ -374,7 +374,7 @@ fn long_local_queue_is_refused_without_recursion() {
         assert_eq!(a.send_as(&a, &head, &body, true), Sent::Yes);
     }
     std::thread::scope(|s| {
-        std::thread::Builder::new().stack_size(256 << 10).spawn_scoped(s, || a.0.close_mailbox(BOX, b"dead", true)).unwrap();
+        std::thread::Builder::new().stack_size(256 << 10).spawn_scoped(s, || drop(a.0.messages.close_actor(BOX, b"dead"))).unwrap();
     });
     let mut returned = 0;
     while let Some(SystemEvent::Request { kind: UNDELIVERABLE, .. }) = a.0.system.pop() {
@@ -389,30 +389,30 @@ fn proc_end_fails_its_calls() {
     let (called, other) = (a.call(&b), a.call(&a));
     a.send(&b, called.call_id, b"x");
     let why = end(ExitReason::Signal { signal: 11, core_dumped: false });
-    a.0.procs_ended(vec![(ProcUid(2), why.clone())]);
+    a.0.ends.procs_ended(vec![(ProcUid(2), why.clone())]);
     let got = a.answer(&called);
     assert_eq!(got.status, Status::ProcEnded);
     assert_eq!(postcard::from_bytes::<ProcEnd>(&bytes(&got.parts)).unwrap(), why);
     assert!(!other.is_done(0));
     assert!(matches!(a.0.system.pop(), Some(SystemEvent::ProcsEnded { ends }) if ends[0].0 == ProcUid(2)));
     // The end is reported once, and no frame is sent from now on.
-    a.0.procs_ended(vec![(ProcUid(2), end(ExitReason::Returned))]);
+    a.0.ends.procs_ended(vec![(ProcUid(2), end(ExitReason::Returned))]);
     assert!(a.0.system.pop().is_none());
     let late = a.call(&b);
     assert_eq!(a.send(&b, late.call_id, b"x"), Sent::Ended);
-    let peer = a.0.peer(ProcUid(2));
+    let peer = a.0.peers.peer(ProcUid(2));
     assert!(peer.has_credit(BOX) && peer.link.is_down());
-    a.0.fail_rank(&late, 0, &peer);
+    a.0.calls.fail_rank(&late, 0, &peer);
     assert_eq!(a.answer(&late).status, Status::ProcEnded);
 }
 
 #[test]
 fn proc_end_wakes_threads_waiting_for_credit() {
     let (a, b) = two();
-    let peer = a.0.peer(ProcUid(2));
+    let peer = a.0.peers.peer(ProcUid(2));
     while a.send_as(&b, &a.head(CallId::NONE, 0, 0), &[0; 50_000], false) == Sent::Yes {}
     let node = a.0.clone();
-    let ending = std::thread::spawn(move || node.procs_ended(vec![(ProcUid(2), end(ExitReason::Returned))]));
+    let ending = std::thread::spawn(move || node.ends.procs_ended(vec![(ProcUid(2), end(ExitReason::Returned))]));
     a.until(|w| peer.wait_for_credit(w), || peer.has_credit(BOX));
     ending.join().unwrap();
 }
@@ -426,7 +426,7 @@ fn answer_given_before_the_end_counts() {
             let gate = self.1.lock().unwrap();
             gate.0.send(()).unwrap();
             gate.1.recv().unwrap();
-            self.0.procs_ended(vec![(ProcUid(2), end(ExitReason::Returned))]);
+            self.0.ends.procs_ended(vec![(ProcUid(2), end(ExitReason::Returned))]);
             gate.0.send(()).unwrap();
         }
     }
@@ -434,14 +434,14 @@ fn answer_given_before_the_end_counts() {
     let c = Running::new(3);
     a.connect(&c);
     let (from_b, from_c) = (a.call(&b), a.call(&c));
-    let ((tell, told), (go, wait)) = (channel(), channel());
-    from_c.watch(0, Arc::new(Blocks(a.0.clone(), Mutex::new((tell, wait)))), 0);
+    let ((enter, entered), (go, wait)) = (channel(), channel());
+    from_c.watch(0, Arc::new(Blocks(a.0.clone(), Mutex::new((enter, wait)))), 0);
     // The reader of `a` is blocked in the handling of an answer of `c`.
-    c.0.reply_bytes(ProcUid(1), from_c.call_id, 0, Status::Ok, b"");
-    told.recv_timeout(HANG).unwrap();
-    b.0.reply_bytes(ProcUid(1), from_b.call_id, 0, Status::Ok, b"last words");
+    c.0.replies.send_bytes(ProcUid(1), from_c.call_id, 0, Status::Ok, b"");
+    entered.recv_timeout(HANG).unwrap();
+    b.0.replies.send_bytes(ProcUid(1), from_b.call_id, 0, Status::Ok, b"last words");
     go.send(()).unwrap();
-    told.recv_timeout(HANG).unwrap();
+    entered.recv_timeout(HANG).unwrap();
     let got = from_b.outcome(0).unwrap();
     assert_eq!((got.status, bytes(&got.parts)), (Status::Ok, b"last words".to_vec()));
 }
@@ -449,6 +449,6 @@ fn answer_given_before_the_end_counts() {
 #[test]
 fn proc_notices_that_its_root_is_lost() {
     let (a, b) = two();
-    a.0.peer(ProcUid(2)).link.close();
+    a.0.peers.peer(ProcUid(2)).link.close();
     assert!(matches!(b.event(), SystemEvent::RootLost));
 }

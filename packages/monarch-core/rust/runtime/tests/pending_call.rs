@@ -5,7 +5,7 @@ use std::sync::{Arc, Barrier, Mutex};
 
 use net::Poller;
 use proptest::prelude::*;
-use runtime::node::pending_call::Watcher;
+use runtime::calls::pending_call::Watcher;
 use runtime::{Mode, Outcome, PendingCall};
 use wire::{CallId, MailboxId, ProcUid, Status};
 

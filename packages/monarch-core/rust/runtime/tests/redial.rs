@@ -85,7 +85,7 @@ fn messages_to_a_closing_port_add_no_attempts() {
     let mut cluster = Cluster::with_client(Host::simulated(CLIENT.0), Policy::Insecure, settings);
     let front = Front::start(cluster.add_worker());
     let client = &cluster.client.process;
-    let joined = client.node.new_call(Mode::Gather, 1, Arc::default());
+    let joined = client.node.calls.start(Mode::Gather, 1, Arc::default());
     let wanted = cluster.wanted(host_id(0), front.port, 0, 0);
     cluster.client.gateway.join(&cluster.job, "a test", wanted, joined.call_id, Duration::from_secs(30));
     until(|| joined.is_done(0));

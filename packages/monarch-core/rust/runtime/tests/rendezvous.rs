@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex};
 use hosts::{CLIENT, Cluster, Process, bytes, host_id};
 use net::Block;
 use runtime::SystemEvent;
-use runtime::node::offers::{Exchange, PullDone, PullError, UNDECIDED};
+use runtime::transfers::offers::{Exchange, PullDone, PullError, UNDECIDED};
 use wire::{CallId, Control, ProcUid};
 
 /// More than the number of parts in this process: numbers begin at 0 and are counted for the whole process.
@@ -120,8 +120,8 @@ impl Pair {
     fn without_exchange_at_the_receiver() -> Pair {
         let cluster = Cluster::of(1);
         let (memory, sender, receiver) = (Arc::new(Memory::default()), cluster.client.proc(101), cluster.proc(0, 201));
-        sender.node.route(receiver.uid(), host_id(0), CLIENT);
-        sender.node.route(host_id(0), host_id(0), CLIENT);
+        sender.node.peers.route(receiver.uid(), host_id(0), CLIENT);
+        sender.node.peers.route(host_id(0), host_id(0), CLIENT);
         sender.node.offers.set_exchange(Box::new(Shared(memory.clone())));
         sender.node.offers.set_min_size(OFFERED_FROM);
         Pair { memory, sender, receiver, cluster }
@@ -200,7 +200,7 @@ fn messages_behind_a_part_wait_for_it() {
     let actor = pair.receiver.actor();
     assert!(actor.is_idle());
     // The mark follows the messages of the sender.
-    pair.sender.node.send_system(pair.receiver.uid(), 78, CallId::NONE, vec![]);
+    pair.sender.node.replies.send_system(pair.receiver.uid(), 78, CallId::NONE, vec![]);
     while pair.memory.paused.lock().unwrap().is_empty() {
         pair.receiver.settle(&pair.cluster.client.process);
     }
@@ -275,9 +275,9 @@ fn stale_and_foreign_answers_withdraw_nothing() {
         pair.receiver.settle(&pair.cluster.client.process);
     }
     for number in 0..PARTS {
-        other_proc.node.route(pair.sender.uid(), CLIENT, host_id(0));
-        other_proc.node.peer(pair.sender.uid()).send_control(Control::PartPulled { number });
-        other_proc.node.peer(pair.sender.uid()).send_control(Control::PartRefused { number, unavailable: false });
+        other_proc.node.peers.route(pair.sender.uid(), CLIENT, host_id(0));
+        other_proc.node.peers.peer(pair.sender.uid()).send_control(Control::PartPulled { number });
+        other_proc.node.peers.peer(pair.sender.uid()).send_control(Control::PartRefused { number, unavailable: false });
     }
     pair.sender.settle(&other_proc);
     assert_eq!(pair.offered(), 1);
@@ -286,7 +286,7 @@ fn stale_and_foreign_answers_withdraw_nothing() {
     pair.settle();
     assert_eq!(pair.offered(), 0);
     // The same answer again, after the one that counted.
-    (0..PARTS).for_each(|number| pair.receiver.node.peer(pair.sender.uid()).send_control(Control::PartPulled { number }));
+    (0..PARTS).for_each(|number| pair.receiver.node.peers.peer(pair.sender.uid()).send_control(Control::PartPulled { number }));
     pair.settle();
     assert!(pair.memory.is_empty());
 }
@@ -300,7 +300,7 @@ fn frame_to_an_agent_waits_for_offered_parts() {
     pair.memory.pulls(&[Pull::Later]);
     pair.send(&large(3));
     let stop = Control::StopProc { uid: pair.receiver.uid(), grace_ms: 60_000, drain: None, reason: "enough".to_owned() };
-    pair.sender.node.peer(host_id(0)).send_control(stop);
+    pair.sender.node.peers.peer(host_id(0)).send_control(stop);
     while pair.memory.paused.lock().unwrap().is_empty() {
         pair.receiver.settle(&pair.cluster.client.process);
     }
@@ -319,7 +319,7 @@ fn frame_to_an_agent_outlives_the_receiver() {
     pair.memory.pulls(&[Pull::Later]);
     pair.send(&large(3));
     let stop = Control::StopProc { uid: second.uid(), grace_ms: 60_000, drain: None, reason: "enough".to_owned() };
-    pair.sender.node.peer(host_id(0)).send_control(stop);
+    pair.sender.node.peers.peer(host_id(0)).send_control(stop);
     pair.cluster.workers[0].agent.kill(pair.receiver.uid());
     second.expect(|e| matches!(e, SystemEvent::StopProc { .. }).then_some(()));
 }

@@ -9,7 +9,7 @@
 #![cfg(feature = "shuttle")]
 
 use net::RecvPart;
-use runtime::node::mailbox::{Consumer, Delivery};
+use runtime::mailboxes::mailbox::{Consumer, Delivery};
 use runtime::{Incoming, Mailbox};
 use shuttle::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use shuttle::sync::{Arc, Condvar, Mutex};

@@ -1,14 +1,16 @@
 //! Ownership trees over several processes, with failures, kills and stops in random order on the accelerated clock. The model that they are
 //! compared with knows no messages, orders or processes: it only computes closed sets.
 
+mod simulation;
+
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use proptest::prelude::*;
 use runtime::Supervision;
-use runtime::clock::Simulation;
 use runtime::supervision::{Action, Kind, Member, Owner};
+use simulation::Simulation;
 use wire::{MailboxId, ProcUid};
 
 const PROCS: usize = 5;
@@ -231,7 +233,7 @@ fn carry_out(shared: &Shared, w: &mut World, at: usize, actions: Vec<Action>) {
         let actor_here = |w: &World, a: MailboxId| w.tree.actors.iter().position(|x| id(x.mesh) == a && x.proc == at).unwrap();
         match action {
             Action::Mark(_) => {}
-            Action::Tell(about) => notify(w, about),
+            Action::Notify(about) => notify(w, about),
             Action::Ask { actor, about } => {
                 notify(w, about);
                 let actor = actor_here(w, actor);
@@ -325,7 +327,7 @@ fn kill(shared: &Shared, w: &mut World, procs: &BTreeSet<usize>, stopped: bool) 
 }
 
 fn run(tree: &Tree, faults: &[(u64, Fault)], delays: Vec<u64>) -> World {
-    let sim = Simulation::new();
+    let sim = Arc::new(Simulation::default());
     let mut machines: Vec<Supervision> = (0..PROCS).map(|_| Supervision::default()).collect();
     for (m, mesh) in tree.meshes.iter().enumerate() {
         let home = tree.home(mesh.owner);
@@ -477,10 +479,10 @@ fn member(mesh: u64, rank: u32) -> Member {
 fn rank_is_reported_once() {
     let mut s = Supervision::default();
     s.created(MailboxId(1), Owner::Process, Kind::Actors, vec![uid(1), uid(2)]);
-    assert_eq!(s.member_failed(member(1, 0)), [Action::Mark(member(1, 0)), Action::Tell(member(1, 0))]);
+    assert_eq!(s.member_failed(member(1, 0)), [Action::Mark(member(1, 0)), Action::Notify(member(1, 0))]);
     assert_eq!(s.member_failed(member(1, 0)), [Action::Mark(member(1, 0))]);
     assert_eq!(s.procs_ended(&[(uid(1), false)]), []);
-    assert_eq!(s.procs_ended(&[(uid(2), false)]), [Action::Mark(member(1, 1)), Action::Tell(member(1, 1))]);
+    assert_eq!(s.procs_ended(&[(uid(2), false)]), [Action::Mark(member(1, 1)), Action::Notify(member(1, 1))]);
 }
 
 #[test]
@@ -489,9 +491,9 @@ fn owner_of_procs_is_notified_of_its_actors() {
     s.created(MailboxId(1), Owner::Process, Kind::Procs, vec![uid(1), uid(2)]);
     s.created(MailboxId(2), Owner::Process, Kind::Actors, vec![uid(1)]);
     s.created(MailboxId(3), Owner::Process, Kind::Actors, vec![uid(1)]);
-    let notified = |actions: Vec<Action>| actions.into_iter().filter(|a| matches!(a, Action::Tell(_))).collect::<Vec<_>>();
-    assert_eq!(notified(s.procs_ended(&[(uid(1), false)])), [Action::Tell(member(2, 0)), Action::Tell(member(3, 0))]);
-    assert_eq!(notified(s.procs_ended(&[(uid(2), false)])), [Action::Tell(member(1, 1))]);
+    let notified = |actions: Vec<Action>| actions.into_iter().filter(|a| matches!(a, Action::Notify(_))).collect::<Vec<_>>();
+    assert_eq!(notified(s.procs_ended(&[(uid(1), false)])), [Action::Notify(member(2, 0)), Action::Notify(member(3, 0))]);
+    assert_eq!(notified(s.procs_ended(&[(uid(2), false)])), [Action::Notify(member(1, 1))]);
 }
 
 #[test]
@@ -499,7 +501,7 @@ fn members_are_marked_before_any_owner_is_notified() {
     let mut s = Supervision::default();
     s.created(MailboxId(1), Owner::Process, Kind::Actors, vec![uid(1), uid(2)]);
     let marks = [Action::Mark(member(1, 0)), Action::Mark(member(1, 1))];
-    let notices = [Action::Tell(member(1, 0)), Action::Tell(member(1, 1))];
+    let notices = [Action::Notify(member(1, 0)), Action::Notify(member(1, 1))];
     assert_eq!(s.procs_ended(&[(uid(1), false), (uid(2), false)]), [marks, notices].concat());
 }
 
@@ -587,6 +589,6 @@ fn death_during_cleanup_is_reported_despite_a_stop() {
     s.created(MailboxId(2), Owner::Process, Kind::Actors, vec![uid(1)]);
     s.created(MailboxId(3), Owner::Process, Kind::Actors, vec![uid(1)]);
     s.stopping(MailboxId(1));
-    let notified = |actions: Vec<Action>| actions.into_iter().filter(|a| matches!(a, Action::Tell(_))).collect::<Vec<_>>();
-    assert_eq!(notified(s.procs_died(&[(uid(1), false)], &[(uid(1), MailboxId(2))])), [Action::Tell(member(2, 0))]);
+    let notified = |actions: Vec<Action>| actions.into_iter().filter(|a| matches!(a, Action::Notify(_))).collect::<Vec<_>>();
+    assert_eq!(notified(s.procs_died(&[(uid(1), false)], &[(uid(1), MailboxId(2))])), [Action::Notify(member(2, 0))]);
 }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use net::Poller;
 use runtime::SystemEvent;
-use runtime::node::system::{FAILURE, SystemQueue};
+use runtime::system::{FAILURE, SystemQueue};
 use wire::exit::ProcEnd;
 use wire::{CallId, ExitReason, ProcUid};
 

@@ -9,7 +9,7 @@ use crate::cursor::{Cursor, DecodeError, put_block, put_var};
 use crate::frame::{Status, put_flags, read_flags};
 use crate::group::{GroupId, GroupSlice, Span};
 use crate::ids::{CallId, MailboxId};
-use crate::notice::{Joined, Joining, Notice};
+use crate::notice::{Joined, Joining};
 use crate::runs::Runs;
 use crate::trace::Trace;
 
@@ -212,7 +212,7 @@ pub struct Taken {
     pub unreached: Vec<u32>,
 }
 
-/// A frame of casts or notices. Agents exchange it along a tree of hosts.
+/// A frame of casts, or of joins. Agents exchange it along a tree of hosts.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum CastFrame {
     Cast(Cast),
@@ -225,7 +225,6 @@ pub enum CastFrame {
         span: Span,
         below: u64,
     },
-    Notice(Notice),
     Joining(Joining),
     Joined(Joined),
 }
@@ -325,10 +324,6 @@ impl CastFrame {
                 span.put(out);
                 put_var(out, *below);
             }
-            CastFrame::Notice(n) => {
-                out.push(5);
-                n.put(out);
-            }
             CastFrame::Joining(j) => {
                 out.push(6);
                 j.put(out);
@@ -370,7 +365,6 @@ impl CastFrame {
                 CastFrame::Taken((0..n).map(|_| Taken::read(c)).collect::<Result<_, DecodeError>>()?)
             }
             4 => CastFrame::Finished { group: GroupId::read(c)?, span: Span::read(c)?, below: c.var()? },
-            5 => CastFrame::Notice(Notice::read(c)?),
             6 => CastFrame::Joining(Joining::read(c)?),
             7 => CastFrame::Joined(Joined::read(c)?),
             other => return Err(DecodeError::Kind(other)),

@@ -125,21 +125,8 @@ impl Runs {
 
     /// The runs, in order. The iteration ends at malformed bytes.
     pub fn iter(&self) -> impl Iterator<Item = Run<'_>> {
-        self.offsets().map(|(_, run)| run)
-    }
-
-    /// The runs with the offset of each, for `at`.
-    pub fn offsets(&self) -> impl Iterator<Item = (u32, Run<'_>)> {
         let mut c = Cursor::new(&self.bytes);
-        std::iter::from_fn(move || {
-            let offset = (self.bytes.len() - c.remaining()) as u32;
-            if c.remaining() == 0 { None } else { read_run(&mut c).ok().map(|run| (offset, run)) }
-        })
-    }
-
-    /// The run at this offset.
-    pub fn at(&self, offset: u32) -> Option<Run<'_>> {
-        read_run(&mut Cursor::new(self.bytes.get(offset as usize..)?)).ok()
+        std::iter::from_fn(move || if c.remaining() == 0 { None } else { read_run(&mut c).ok() })
     }
 
     pub fn put(&self, out: &mut Vec<u8>) {

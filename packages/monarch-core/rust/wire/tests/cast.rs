@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use proptest::prelude::*;
 use wire::cast::{Answer, Attachment, CastBody, CastFrame, CastMode, Order, Reduced, Taken};
-use wire::notice::{Ended, Joined, Joining, Notice, Roster};
+use wire::notice::{Joined, Joining};
 use wire::{CallId, Cast, GroupId, GroupSlice, MailboxId, ProcUid, Runs, Span, Status, Trace};
 
 fn bytes() -> impl Strategy<Value = Vec<u8>> {
@@ -66,15 +66,6 @@ fn runs() -> impl Strategy<Value = Runs> {
     })
 }
 
-fn notice() -> impl Strategy<Value = Notice> {
-    let uids = || proptest::collection::vec(any::<u64>().prop_map(ProcUid), 0..5);
-    let roster = (any::<u32>(), 0u32..100, uids(), uids())
-        .prop_map(|(version, start, hosts, ancestors)| Arc::new(Roster { version, start, hosts, ancestors }));
-    let ended = (any::<u64>(), any::<bool>(), bytes()).prop_map(|(uid, host, why)| Ended { uid: ProcUid(uid), host, why: why.into() });
-    (span(), any::<bool>(), proptest::option::of(roster), proptest::collection::vec(ended, 0..4))
-        .prop_map(|(span, whole, roster, ended)| Notice { span, whole, roster, ended })
-}
-
 fn frame() -> impl Strategy<Value = CastFrame> {
     let places = || proptest::collection::vec((any::<u32>(), "[a-z:/]{0,12}"), 0..4);
     let head = || (group(), any::<u64>(), any::<u32>());
@@ -100,7 +91,6 @@ fn frame() -> impl Strategy<Value = CastFrame> {
         })),
         proptest::collection::vec(taken, 0..4).prop_map(CastFrame::Taken),
         (group(), span(), any::<u64>()).prop_map(|(group, span, below)| CastFrame::Finished { group, span, below }),
-        notice().prop_map(CastFrame::Notice),
         places().prop_map(|workers| CastFrame::Joining(Joining { workers })),
         (proptest::collection::vec(any::<u32>(), 0..5), places()).prop_map(|(joined, failed)| CastFrame::Joined(Joined { joined, failed })),
     ]

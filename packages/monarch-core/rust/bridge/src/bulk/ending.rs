@@ -5,8 +5,8 @@ use std::sync::Arc;
 use bulk::Failure;
 use bulk::registry::Completion;
 use pyo3::prelude::*;
-use runtime::node::payload::{OutPart, Payload};
-use runtime::node::peer::{Head, Sent};
+use runtime::peers::peer::{Head, Returned, Sent};
+use runtime::transfers::payload::{OutPart, Payload};
 use runtime::{Mode, Node, Outcome};
 use wire::frame::{RANKED, RETURN, TO_PORT};
 use wire::{CallId, MailboxId, ProcUid, Status};
@@ -24,7 +24,7 @@ pub fn failed(f: &Failure) -> PyErr {
 
 /// A pending call for the outcome of an operation.
 pub fn cell(node: &Arc<Node>) -> PendingCall {
-    PendingCall::new(node, node.new_call(Mode::FirstError, 1, Arc::from([])))
+    PendingCall::new(node, node.calls.start(Mode::FirstError, 1, Arc::from([])))
 }
 
 /// A completion that records the outcome in the pending call.
@@ -69,7 +69,7 @@ impl Notice {
     fn send(&self) -> Result<(), Failure> {
         let payload = Payload::new(&self.node.arena, self.parts()).map_err(|e| Failure::system("no memory for the notification", &e))?;
         if self.is_slot {
-            self.node.send_reply(self.proc, CallId(self.to), self.rank.unwrap_or(0), Status::Ok, &payload, || self.parts());
+            self.node.replies.send(self.proc, CallId(self.to), self.rank.unwrap_or(0), Status::Ok, &payload, || self.parts());
             return Ok(());
         }
         let flags = TO_PORT | if self.rank.is_some() { RANKED } else { 0 } | if self.give_back { RETURN } else { 0 };
@@ -81,10 +81,10 @@ impl Notice {
             flags,
             ..Head::default()
         };
-        let peer = self.node.peer(self.proc);
+        let peer = self.node.peers.peer(self.proc);
         // Without credit the message is queued: this thread must not wait.
-        if self.node.send_message(&peer, &head, &payload, || self.parts(), true) == Sent::Ended && self.give_back {
-            self.node.undelivered_to_ended(&head, &peer);
+        if self.node.messages.send(&peer, &head, &payload, || self.parts(), true) == Sent::Ended && self.give_back {
+            self.node.replies.report_ended(Returned { sender: head.sender, dest: head.dest }, &peer);
         }
         Ok(())
     }

@@ -7,7 +7,7 @@ use bulk::registry::{Memory, Range};
 use bulk::remote::{Offer, Pulls, RemoteServer};
 use net::Block;
 use runtime::Node;
-use runtime::node::offers::{Exchange, PullDone, PullError};
+use runtime::transfers::offers::{Exchange, PullDone, PullError};
 use wire::ProcUid;
 
 use super::fabric::{Streams, opened};
@@ -25,10 +25,10 @@ impl PartExchange {
         let pulls = Pulls::new(Arc::new(streams), bulk::bulk::width());
         let this = Arc::new(PartExchange { server: OnceLock::new(), pulls });
         let (answers, ends) = (Arc::downgrade(&this), Arc::downgrade(node));
-        node.bulk_streams.set_receiver(Box::new(move |peer, stream| {
+        node.streams.set_receiver(Box::new(move |peer, stream| {
             if let Some(server) = answers.upgrade().and_then(|a| a.server()) {
                 let node = ends.clone();
-                server.answer(peer.0, opened(stream), move || node.upgrade().is_none_or(|node| node.has_ended(peer)));
+                server.answer(peer.0, opened(stream), move || node.upgrade().is_none_or(|node| node.peers.has_ended(peer)));
             }
         }));
         node.offers.set_exchange(Box::new(BlockExchange(Arc::downgrade(&this))));

@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use bulk::remote::{Fabric, NoStream, Opened};
 use runtime::Node;
-use runtime::node::bulk_streams::{BulkError, BulkStream};
+use runtime::streams::{BulkError, BulkStream};
 use wire::ProcUid;
 
 /// The opening of streams, as the bulk transport uses it.
@@ -19,7 +19,7 @@ pub struct Streams {
 impl Fabric for Streams {
     fn open(&self, owner: u64, until: Instant) -> Result<Opened, NoStream> {
         let Some(node) = self.node.upgrade() else { return Err(NoStream::Ended) };
-        match node.open_bulk(ProcUid(owner), until, self.by_messages) {
+        match node.streams.open(ProcUid(owner), until, self.by_messages) {
             Ok(stream) => Ok(opened(stream)),
             Err(BulkError::Ended) => Err(NoStream::Ended),
             Err(BulkError::TimedOut) => Err(NoStream::TimedOut),
@@ -29,11 +29,11 @@ impl Fabric for Streams {
     }
 
     fn has_ended(&self, owner: u64) -> bool {
-        self.node.upgrade().is_none_or(|node| node.has_ended(ProcUid(owner)))
+        self.node.upgrade().is_none_or(|node| node.peers.has_ended(ProcUid(owner)))
     }
 
     fn paused(&self, owner: u64) -> Arc<AtomicBool> {
-        self.node.upgrade().map(|node| node.paused(ProcUid(owner))).unwrap_or_default()
+        self.node.upgrade().map(|node| node.streams.paused(ProcUid(owner))).unwrap_or_default()
     }
 }
 

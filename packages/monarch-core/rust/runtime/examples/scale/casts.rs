@@ -3,10 +3,10 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use runtime::cast::{CastCall, Effect, Relay, Source};
+use runtime::cast::{Effect, Relay, Source};
 use serde_json::{Value, json};
 use wire::cast::{CastBody, CastFrame, CastMode};
-use wire::{CallId, GroupSlice, MailboxId, ProcUid, Status};
+use wire::{CallId, GroupSlice, MailboxId, ProcUid, Runs, Status};
 
 use crate::costs::{Costs, us};
 use crate::world::{Event, World};
@@ -22,11 +22,29 @@ pub enum Answers {
     Different,
 }
 
+/// The call of the client: the reduced answers, and the number of procs whose ends were reported.
+struct Call {
+    mode: CastMode,
+    ended: u32,
+    answers: Option<Runs>,
+}
+
+impl Call {
+    fn new(mode: CastMode) -> Self {
+        Call { mode, ended: 0, answers: None }
+    }
+
+    fn is_done(&self) -> bool {
+        let has_error = || self.ended > 0 || self.answers.as_ref().is_some_and(|runs| runs.errors() > 0);
+        self.mode == CastMode::FirstError && has_error() || self.answers.as_ref().is_some_and(|runs| runs.absent() <= self.ended)
+    }
+}
+
 struct Casts {
     world: World,
     relays: Vec<Relay>,
     source: Source,
-    call: Option<CastCall>,
+    call: Option<Call>,
     answers: Answers,
     /// The frames that the root has received for the last cast.
     back: Vec<(ProcUid, CastFrame)>,
@@ -53,7 +71,7 @@ impl Casts {
                 Effect::Return { frame: CastFrame::Reduced(r), .. } => {
                     let start = Instant::now();
                     if let Some(call) = &mut self.call {
-                        call.on_reduced(r);
+                        call.answers = Some(r.runs);
                     }
                     self.world.root_cpu += start.elapsed();
                 }
@@ -80,8 +98,7 @@ impl Casts {
         let begin = self.world.now;
         let start = Instant::now();
         let body = CastBody { sender: MailboxId(1), call_id: CallId(2), method: b"step", parts: &[0; 64], ..CastBody::default() };
-        let size = self.source.members(group).map_or(0, |m| m.procs.len() as u32);
-        self.call = Some(CastCall::new(mode, size));
+        self.call = Some(Call::new(mode));
         let Some(cast) = self.source.cast(group, mode, body.encode(), Arc::new([])) else { return Duration::ZERO };
         let out = self.relays[0].on_source(begin, cast);
         self.world.root_cpu += start.elapsed();
@@ -119,8 +136,7 @@ impl Casts {
                 Event::Lost { ended_host } => {
                     let out = self.relays[at].on_hosts_ended(now, &[uid(ended_host)]);
                     if let (0, Some(call)) = (at, &mut self.call) {
-                        let first = (ended_host as u32 - 1) * PROCS;
-                        (first..first + PROCS).for_each(|i| _ = call.on_ended(i, Status::ProcEnded, Arc::new([])));
+                        call.ended += PROCS;
                     }
                     out
                 }
@@ -128,11 +144,11 @@ impl Casts {
                 _ => continue,
             };
             self.effects(at, out);
-            if at == 0 && self.call.as_ref().is_some_and(CastCall::is_done) {
+            if at == 0 && self.call.as_ref().is_some_and(Call::is_done) {
                 break;
             }
         }
-        assert!(self.call.as_ref().is_some_and(CastCall::is_done), "the cast is not over");
+        assert!(self.call.as_ref().is_some_and(Call::is_done), "the cast is not over");
         self.world.now.max(self.world.busy[0]) - begin
     }
 }
@@ -143,8 +159,7 @@ impl Casts {
         let now = self.world.now;
         let start = Instant::now();
         let body = CastBody { sender: MailboxId(1), call_id: CallId(2), method: b"step", parts: &[0; 64], ..CastBody::default() };
-        let size = self.source.members(group).map_or(0, |m| m.procs.len() as u32);
-        let mut call = CastCall::new(CastMode::FirstError, size);
+        let mut call = Call::new(CastMode::FirstError);
         let Some(cast) = self.source.cast(group, CastMode::FirstError, body.encode(), Arc::new([])) else { return Duration::ZERO };
         let number = cast.number;
         let mut sent = 0;
@@ -165,7 +180,7 @@ impl Casts {
             let Ok(frame) = CastFrame::decode(bytes) else { continue };
             for effect in self.relays[0].on_frame(now, *from, frame) {
                 if let Effect::Return { frame: CastFrame::Reduced(r), .. } = effect {
-                    call.on_reduced(r);
+                    call.answers = Some(r.runs);
                 }
             }
         }

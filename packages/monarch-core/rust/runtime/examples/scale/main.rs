@@ -1,4 +1,4 @@
-//! The costs of casts, ends of hosts and joins by the number of hosts: the real state machines on simulated time.
+//! The costs of casts and joins by the number of hosts: the real state machines on simulated time.
 //!
 //!     cargo run --release -p monarch-runtime --example scale [-- --costs FILE] [--quick]
 //!
@@ -7,7 +7,6 @@
 
 mod casts;
 mod costs;
-mod deaths;
 mod joins;
 mod world;
 
@@ -31,12 +30,6 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         // The same cast without a tree.
         println!("{}", casts::measure(*n, *n as u32, Answers::Equal, 3, &costs));
         println!("{}", casts::measure_death(*n, 16, &costs));
-        // The end of a leaf of the tree of notices, then of the head of one of the root's subtrees.
-        println!("{}", deaths::measure(*n, 1, *n, 3, &costs));
-        println!("{}", deaths::measure(*n, 1, 1, 3, &costs));
-        for seed in 1..4 {
-            println!("{}", deaths::measure(*n, (*n / 10).clamp(2, 100), 1, seed, &costs));
-        }
         println!("{}", joins::measure(*n, 0, &costs));
         println!("{}", joins::measure(*n, *n / 100, &costs));
     }

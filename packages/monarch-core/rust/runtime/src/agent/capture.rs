@@ -221,7 +221,7 @@ impl Capture {
         let mut q = lock(&self.queue);
         if !q.started {
             let me = self.clone();
-            if let Err(e) = crate::node::spawn_joinable("monarch-capture", move || me.run()) {
+            if let Err(e) = crate::threads::spawn_joinable("monarch-capture", move || me.run()) {
                 drop(q);
                 file.skip(bytes.len(), &e.to_string());
                 return self.failed(file, &e);

@@ -16,6 +16,7 @@ use crate::agent::output::{Stream, Tail};
 use crate::agent::viewer::Viewer;
 use crate::agent::{Agent, FLUSH};
 use crate::node::Node;
+use crate::system::{LINES, UNSHOWN};
 
 impl Agent {
     /// Sets the descriptors to which the lines of procs that start from now on are written.
@@ -38,7 +39,7 @@ impl Agent {
         tail: Arc<Tail>,
     ) -> io::Result<Arc<Stream>> {
         let stream = self.output.add(proc, (read, console), &plan.prefix, tail, self.file(plan, name))?;
-        let job = self.node().and_then(|n| n.gateway()?.job_by_own_id(here)).filter(|j| !j.is_clients());
+        let job = self.gateway().and_then(|g| g.job_by_own_id(here)).filter(|j| !j.is_clients());
         // A user watches a terminal, so its lines count as seen.
         if let Some(job) = job.filter(|_| unsafe { libc::isatty(console) } == 0) {
             let (me, shown) = (self.weak(), plan.name.clone());
@@ -57,7 +58,7 @@ impl Agent {
         let mut body = identity(console).to_vec();
         body.extend_from_slice(format!("{}\0{proc}\0{}", agent.host(), destination(console)).as_bytes());
         let theirs = node.clone();
-        node.poller.spawn(Box::new(move || theirs.send_system(client, UNSHOWN, CallId::NONE, body)));
+        node.poller.spawn(Box::new(move || theirs.replies.send_system(client, UNSHOWN, CallId::NONE, body)));
     }
 
     /// Handles that report in the client: logs a warning, once a job, unless the console is also one of the client's.
@@ -66,7 +67,7 @@ impl Agent {
         let text = String::from_utf8_lossy(words);
         let mut words = text.split('\0');
         let (Some(host), Some(proc), Some(to), Some(node)) = (words.next(), words.next(), words.next(), self.node()) else { return };
-        let Some((gateway, job)) = node.gateway().and_then(|g| Some((g, g.job(node.uid)?))) else { return };
+        let Some((gateway, job)) = self.gateway().and_then(|g| Some((g, g.job(node.uid)?))) else { return };
         let is_seen = lock(&self.consoles).iter().any(|ours| identity(*ours) == *console);
         if !is_seen && !job.output_warning_sent.swap(true, Ordering::Relaxed) {
             gateway.audit("output", host, format!("what {proc} on {host} prints goes to {to}, not to this console"));
@@ -133,11 +134,6 @@ impl Agent {
     }
 }
 
-/// The kind of the message with lines: the number of the stream, then the lines.
-pub(crate) const LINES: u16 = 41;
-/// The kind of the message that lines are not sent to the client: the identity of the console that they are written to, then host, proc and
-/// destination as text.
-pub(crate) const UNSHOWN: u16 = 42;
 /// Bytes of a console's identity: device and inode.
 const IDENTITY: usize = 16;
 /// Limit of unsent bytes to a viewer: beyond it, the output thread waits, and so do the procs that print.
@@ -151,12 +147,12 @@ fn to_viewer(node: &Arc<Node>, viewer: ProcUid) -> crate::agent::viewer::Send {
     Arc::new(move |stream, lines, may_wait| {
         let Some(node) = node.upgrade() else { return };
         let deadline = Instant::now() + HELD;
-        while may_wait && node.waiting_for(viewer) > BEHIND && Instant::now() < deadline {
+        while may_wait && node.peers.waiting_for(viewer) > BEHIND && Instant::now() < deadline {
             std::thread::sleep(Duration::from_millis(1));
         }
         let mut body = vec![stream];
         body.extend_from_slice(&lines);
-        node.send_system(viewer, LINES, CallId::NONE, body);
+        node.replies.send_system(viewer, LINES, CallId::NONE, body);
     })
 }
 

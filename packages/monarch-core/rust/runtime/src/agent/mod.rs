@@ -19,18 +19,24 @@
 //! | `viewer` | lines that are shown at the client too |
 //! | `console` | the destination of the lines of procs |
 //! | `capture` | files with the output of procs |
+//! | `external` | external processes |
+//! | `simulated` | procs that are nodes of this process, for tests |
+//! | `role` | the agent as the components of its process know it |
 
 pub mod aggregation;
 pub mod capture;
 pub mod cgroup;
 mod cleanup;
-pub(crate) mod console;
+mod console;
+mod external;
 pub mod output;
 mod proc_links;
 pub mod process_table;
 pub mod recordings;
 mod remote_jobs;
 pub mod responsiveness;
+mod role;
+pub mod simulated;
 pub mod viewer;
 mod watch;
 pub mod zygote;
@@ -55,9 +61,12 @@ use crate::agent::output::{Output, Stream, Tail};
 use crate::agent::process_table::{HostInspections, Requester};
 use crate::agent::recordings::{Recordings, note_end};
 use crate::agent::responsiveness::Responsiveness;
+use crate::agent::simulated::Launcher;
 use crate::agent::zygote::{Report, Zygote, from_status};
+use crate::gateway::Gateway;
 use crate::node::Node;
-use crate::node::simulated::Launcher;
+use crate::peers::external_process::ControlSocketListener;
+use crate::streams::UNKNOWN;
 
 /// A proc whose link has ended while its process still runs is killed after this time: it has closed its descriptors.
 pub(crate) const LINGER: Duration = Duration::from_secs(2);
@@ -140,21 +149,23 @@ pub struct Agent {
     pub(crate) state: Mutex<State>,
     /// Is notified whenever a proc has ended or started, for `wait_idle`.
     idle: Condvar,
-    control_socket: Mutex<Option<crate::node::external_process::ControlSocketListener>>,
+    control_socket: Mutex<Option<ControlSocketListener>>,
     pub(crate) inspections: HostInspections,
     pub(crate) born: Instant,
     /// The descriptors to which the lines of procs are written: their stdout and their stderr.
     pub(crate) consoles: Mutex<[libc::c_int; 2]>,
     /// Simulation only: starts procs as nodes of this process.
     launcher: OnceLock<Arc<Launcher>>,
+    gateway: OnceLock<Arc<Gateway>>,
     me: Weak<Agent>,
 }
 
 impl Agent {
+    /// Makes the agent of a host in a process, and gives it this role.
     pub fn new(node: &Arc<Node>, options: AgentOptions) -> io::Result<Arc<Self>> {
         let output = Output::new()?;
         let consoles = Mutex::new(options.consoles);
-        Ok(Arc::new_cyclic(|me| Agent {
+        let agent = Arc::new_cyclic(|me| Agent {
             node: Arc::downgrade(node),
             options,
             output,
@@ -168,17 +179,15 @@ impl Agent {
             born: Instant::now(),
             consoles,
             launcher: OnceLock::new(),
+            gateway: OnceLock::new(),
             me: me.clone(),
-        }))
+        });
+        node.roles.set_agent(agent.clone());
+        Ok(agent)
     }
 
     pub(crate) fn is_simulated(&self) -> bool {
         self.launcher.get().is_some()
-    }
-
-    /// Makes new procs nodes of this process, for simulations.
-    pub fn simulate(&self, launcher: Arc<Launcher>) {
-        let _ = self.launcher.set(launcher);
     }
 
     pub fn launcher(&self) -> Option<&Arc<Launcher>> {
@@ -234,8 +243,10 @@ impl Agent {
             Control::Inspect { id, what } => self.inspect_all(Requester::Peer(from, id), what),
             Control::Watch { target } => self.watch_proc(from, target),
             Control::BulkDial { number, from: ours, to, to_host } => {
-                if let Some(node) = self.node.upgrade() {
-                    node.bulk_dial(from, number, ours, (to, to_host));
+                let Some(node) = self.node.upgrade() else { return };
+                match self.gateway() {
+                    Some(gateway) => gateway.bulk_dial(from, number, ours, (to, to_host)),
+                    None => node.streams.refuse(ours, number, UNKNOWN.to_owned()),
                 }
             }
             Control::Extend { grace_ms } => self.extend_cleanup(from, Duration::from_millis(grace_ms)),
@@ -250,16 +261,6 @@ impl Agent {
         if let (Some(node), Some(me)) = (self.node.upgrade(), self.me.upgrade()) {
             node.poller.spawn(Box::new(move || f(&me)));
         }
-    }
-
-    /// Opens the control socket, for processes of the same user that this agent has not started.
-    pub fn open_control_socket(&self) -> io::Result<()> {
-        let node = self.node.upgrade().ok_or(io::ErrorKind::NotConnected)?;
-        let mut open = lock(&self.control_socket);
-        if open.is_none() {
-            *open = Some(crate::node::external_process::ControlSocketListener::open(&node)?);
-        }
-        Ok(())
     }
 
     // ---- starting
@@ -333,7 +334,7 @@ impl Agent {
             state.link_requests.remove(&uid).unwrap_or_default()
         };
         self.record_proc(uid);
-        node.peer_unlinked(uid).0.link.attach(ours)?;
+        node.peers.peer_unlinked(uid).0.link.attach(ours)?;
         match (self.launcher.get(), fds.len()) {
             (Some(l), 1) => l.start(uid, &plan.setup, fds.swap_remove(0)),
             _ => {
@@ -401,7 +402,7 @@ impl Agent {
             }
         }
         let control = Control::StopProc { uid, grace_ms: grace.as_millis() as u64, drain, reason: reason.to_owned() };
-        node.peer_unlinked(uid).0.send_control(control);
+        node.peers.peer_unlinked(uid).0.send_control(control);
         self.kill_later(uid, grace);
     }
 
@@ -490,7 +491,7 @@ impl Agent {
     pub(crate) fn exited(&self, ends: Vec<(ProcUid, ExitReason)>) {
         // Frames that the processes have sent before are handled first.
         let node = self.node.upgrade();
-        ends.iter().filter_map(|(uid, _)| node.as_ref()?.known_peer(*uid)).for_each(|p| p.link.drain());
+        ends.iter().filter_map(|(uid, _)| node.as_ref()?.peers.known_peer(*uid)).for_each(|p| p.link.drain());
         ends.iter().for_each(|(uid, _)| control_socket::forget(&control_socket::of_buffers(uid.0)));
         let gone: Vec<(ProcUid, ExitReason, Proc)> = {
             let mut state = lock(&self.state);
@@ -541,13 +542,13 @@ impl Agent {
                 let is_orphan = |p: &Proc| p.owner == *uid && p.stopping.is_none();
                 orphans.extend(state.procs.iter().filter(|(_, p)| is_orphan(p)).map(|(u, _)| *u));
                 // The tombstone is inserted before another thread can request a link to the process.
-                node.insert_tombstone(*uid, end.clone());
+                node.peers.insert_tombstone(*uid, end.clone());
             }
         }
         for (other, ends) in reports {
-            node.peer_unlinked(other).0.send_control(Control::ProcsEnded { ends });
+            node.peers.peer_unlinked(other).0.send_control(Control::ProcsEnded { ends });
         }
-        node.procs_ended(ends.into_iter().map(|(uid, end, _)| (uid, end)).collect());
+        node.ends.procs_ended(ends.into_iter().map(|(uid, end, _)| (uid, end)).collect());
         for o in orphans {
             self.stop_proc(o, LINGER, None, "its owner is gone");
         }

@@ -356,7 +356,7 @@ impl Output {
             return Ok(());
         }
         let poller = self.poller.clone();
-        let made = crate::node::spawn_joinable("monarch-output", move || poller.run());
+        let made = crate::threads::spawn_joinable("monarch-output", move || poller.run());
         made.map(drop).inspect_err(|_| self.started.store(false, Ordering::Release))
     }
 

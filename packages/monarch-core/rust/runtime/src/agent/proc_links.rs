@@ -21,9 +21,9 @@ impl Agent {
     pub(crate) fn connect(&self, from: ProcUid, target: ProcUid) {
         let Some(node) = self.node() else { return };
         let mut state = lock(&self.state);
-        if let Some(ended) = node.end_of(target) {
+        if let Some(ended) = node.peers.end_of(target) {
             drop(state);
-            node.peer_unlinked(from).0.send_control(Control::ProcsEnded { ends: vec![(target, ended.end.clone())] });
+            node.peers.peer_unlinked(from).0.send_control(Control::ProcsEnded { ends: vec![(target, ended.end.clone())] });
             return;
         }
         if !state.procs.contains_key(&target) && !state.external_processes.contains_key(&target) {
@@ -52,7 +52,7 @@ impl Agent {
         };
         for (to, peer, fd) in [(from, target, a), (target, from, b)] {
             let frame = Frame::Control(Control::Connected { peer }).encode();
-            let _ = node.peer_unlinked(to).0.link.send(&[&frame], vec![fd]);
+            let _ = node.peers.peer_unlinked(to).0.link.send(&[&frame], vec![fd]);
         }
     }
 

@@ -14,8 +14,8 @@ use wire::{CallId, Control, ProcUid, Status};
 use crate::agent::Agent;
 use crate::agent::recordings::RecordingRow;
 use crate::gateway::Member;
+use crate::inspection::{INSPECT_STACKS, hex};
 use crate::node::Node;
-use crate::node::inspection::{INSPECT_STACKS, hex};
 
 /// The name of the agent of another host in the answers to a client.
 const AGENT: &str = "agent";
@@ -52,7 +52,8 @@ pub struct ProcRow {
     /// The time for which the proc has been unresponsive, in seconds.
     pub silent: Option<f64>,
     /// The probable reason why the proc is unresponsive.
-    pub evidence: Option<&'static str>,
+    #[serde(rename = "evidence")]
+    pub silence_reason: Option<&'static str>,
     /// The stacks of an unresponsive proc.
     pub stacks: Option<Box<RawValue>>,
     /// The kernel's state letter of the main thread; `T`: stopped by a signal.
@@ -123,7 +124,7 @@ impl Agent {
     /// Asks every proc, this process itself, and a client's other hosts. A client of another host receives the rows of its own procs only.
     pub fn inspect_all(&self, asker: Requester, what: u8) {
         let Some(node) = self.node() else { return };
-        let gateway = node.gateway();
+        let gateway = self.gateway();
         let only = match asker {
             Requester::Peer(from, _) => gateway.and_then(|g| g.own_id_in(from)),
             _ => None,
@@ -144,7 +145,7 @@ impl Agent {
         let bound = if what == INSPECT_STACKS { FOR_STACKS } else { FOR_STATE } + if there.is_empty() { Duration::ZERO } else { FOR_HOSTS };
         lock(&self.inspections.open).insert(id, Inspection { asker, only, hosts, answers: HashMap::new(), wanted });
         for host in there {
-            node.peer(host).send_control(Control::Inspect { id, what });
+            node.peers.peer(host).send_control(Control::Inspect { id, what });
         }
         let me = self.weak();
         node.poller.later(
@@ -157,9 +158,9 @@ impl Agent {
         );
         for p in procs {
             if p == node.uid {
-                node.inspect(p, id, what);
+                node.inspections.inspect(p, id, what);
             } else {
-                node.peer_unlinked(p).0.send_control(Control::Inspect { id, what });
+                node.peers.peer_unlinked(p).0.send_control(Control::Inspect { id, what });
             }
         }
     }
@@ -186,7 +187,7 @@ impl Agent {
         }
         let mut rows = self.rows();
         rows.retain(|(uid, _)| o.only.is_none_or(|here| self.is_in_job(*uid, here)));
-        rows.insert(0, self.own_row(&node, if o.only.is_some() { AGENT } else { self.own_name(&node) }));
+        rows.insert(0, self.own_row(&node, if o.only.is_some() { AGENT } else { self.own_name() }));
         let json = |body: Vec<u8>| String::from_utf8(body).ok().and_then(|text| RawValue::from_string(text).ok());
         let mut hosts = vec![];
         for member in o.hosts {
@@ -206,25 +207,25 @@ impl Agent {
             zygote_pid: self.zygote_pid(),
             procs: rows.into_iter().map(|(_, row)| row).collect(),
             hosts,
-            clients: node.gateway().map_or(vec![], |g| g.clients()),
+            clients: self.gateway().map_or(vec![], |g| g.clients()),
             notes: lock(&self.inspections.notes).iter().map(|(name, text)| format!("{name}: {text}")).collect(),
             recordings,
         };
         let body = serde_json::to_vec(&answer).unwrap_or_default();
         match o.asker {
-            Requester::Peer(uid, id) => node.peer_unlinked(uid).0.send_control(Control::Inspected { id, body }),
+            Requester::Peer(uid, id) => node.peers.peer_unlinked(uid).0.send_control(Control::Inspected { id, body }),
             Requester::Watch(_) => {}
-            Requester::Local(call_id) => node.reply_bytes(node.uid, call_id, 0, Status::Ok, &body),
+            Requester::Local(call_id) => node.replies.send_bytes(node.uid, call_id, 0, Status::Ok, &body),
         }
     }
 
     /// The name of this process in the answer. A process that listens is the agent of a host.
-    pub(crate) fn own_name(&self, node: &Node) -> &'static str {
-        if node.gateway().is_some_and(|g| g.is_agent()) { AGENT } else { "client" }
+    pub(crate) fn own_name(&self) -> &'static str {
+        if self.gateway().is_some_and(|g| g.is_agent()) { AGENT } else { "client" }
     }
 
     fn own_row(&self, node: &Node, name: &str) -> (ProcUid, ProcRow) {
-        let (silent, evidence) = self.own_silence();
+        let (silent, silence_reason) = self.own_silence();
         let row = ProcRow {
             uid: hex(node.uid.0),
             owner: hex(0),
@@ -233,7 +234,7 @@ impl Agent {
             state: if silent.is_some() { "unresponsive" } else { "running" },
             age: self.age(),
             silent,
-            evidence,
+            silence_reason,
             stacks: None,
             kernel: None,
             rss: None,

@@ -14,8 +14,8 @@ use wire::exit::{ExitReason, ProcEnd};
 use wire::{Control, Frame, ProcUid};
 
 use crate::agent::Agent;
+use crate::inspection::hex;
 use crate::node::Node;
-use crate::node::inspection::hex;
 
 /// The number of last events in the report of a proc's end.
 pub const RECENT: usize = 32;
@@ -134,7 +134,7 @@ impl Agent {
     pub fn record(&self, events: u32) {
         self.recordings.wanted.store(events, Ordering::Release);
         let Some(node) = self.node() else { return };
-        node.record(events);
+        node.recording.record(events);
         let procs: Vec<ProcUid> = lock(&self.state).procs.iter().filter(|(_, p)| p.started).map(|(uid, _)| *uid).collect();
         procs.into_iter().for_each(|uid| self.request_recording(&node, uid, events));
     }
@@ -152,7 +152,7 @@ impl Agent {
         if self.launcher().is_none() {
             let frame = Frame::Control(Control::Record { events }).encode();
             // Ahead of the messages that wait for the new proc, so these are recorded too.
-            let _ = node.peer_unlinked(uid).0.link.send_first(&frame);
+            let _ = node.peers.peer_unlinked(uid).0.link.send_first(&frame);
         }
     }
 
@@ -163,7 +163,7 @@ impl Agent {
             lock(&self.state).procs.iter().map(|(uid, p)| (*uid, (p.pid, p.name.clone(), p.here))).collect();
         let of = |proc: ProcUid| match known.get(&proc) {
             Some((pid, name, here)) => self.recorded_as(proc, *pid, name.clone(), *here),
-            None if proc == node.uid => self.recorded_as(proc, std::process::id(), self.own_name(&node).to_owned(), proc),
+            None if proc == node.uid => self.recorded_as(proc, std::process::id(), self.own_name().to_owned(), proc),
             // The process is about to end.
             None => self.recorded_as(proc, 0, String::new(), proc),
         };

@@ -22,7 +22,7 @@ impl Agent {
             let state = lock(&self.state);
             state.procs.get(&requester).map(|p| p.here).or_else(|| state.external_processes.contains_key(&requester).then_some(node.uid))
         };
-        local.or_else(|| node.routes.place(requester).map(|p| p.here))
+        local.or_else(|| node.peers.routes.place(requester).map(|p| p.here))
     }
 
     /// True if the process is in the job in which this host has the id `here`, or is a service that answers this job.
@@ -59,13 +59,13 @@ impl Agent {
     /// The id of this host in the job that has the host `host` and the process `asker`: a service is in several jobs.
     pub fn own_id_beside(&self, host: ProcUid, asker: ProcUid) -> Option<ProcUid> {
         let has = |job: &Job| (job.id == host || job.host(host).is_some()) && self.is_in_job(asker, job.own_id);
-        Some(self.node()?.gateway()?.jobs().into_iter().find(|job| has(job))?.own_id)
+        Some(self.gateway()?.jobs().into_iter().find(|job| has(job))?.own_id)
     }
 
     /// The uid of the client in whose job this host has the id `here`.
     pub fn client_of(&self, here: ProcUid) -> Option<ProcUid> {
         let node = self.node()?;
-        if here == node.uid { Some(here) } else { Some(node.gateway()?.job_by_own_id(here)?.id) }
+        if here == node.uid { Some(here) } else { Some(self.gateway()?.job_by_own_id(here)?.id) }
     }
 
     /// Sets a note of a service for inspections; an empty text removes it.
@@ -80,7 +80,7 @@ impl Agent {
 
     /// The end of a process; none if it is not known to have ended.
     pub(crate) fn end_of(&self, proc: ProcUid) -> Option<ProcEnd> {
-        Some(self.node()?.end_of(proc)?.end.clone())
+        Some(self.node()?.peers.end_of(proc)?.end.clone())
     }
 
     /// Notes that two processes, one of them here, have exchanged frames: each is notified when the other one ends.
@@ -106,7 +106,7 @@ impl Agent {
     /// Handles the end of a host: notifies the procs that have exchanged frames with it, and stops the procs whose owner was on it.
     pub(crate) fn host_ended(&self, host: ProcUid, end: &ProcEnd) {
         let Some(node) = self.node() else { return };
-        let there = |uid: &ProcUid| node.is_on(*uid, host);
+        let there = |uid: &ProcUid| node.peers.is_on(*uid, host);
         let orphans: Vec<ProcUid> = {
             let state = lock(&self.state);
             state.procs.iter().filter(|(_, p)| p.stopping.is_none() && there(&p.owner)).map(|(uid, _)| *uid).collect()
@@ -125,7 +125,7 @@ impl Agent {
     fn notify_of_host(&self, node: &Node, host: ProcUid, end: &ProcEnd, except: Option<ProcUid>) {
         let notified = {
             let mut state = lock(&self.state);
-            let gone: Vec<ProcUid> = state.linked.keys().filter(|uid| node.is_on(**uid, host)).copied().collect();
+            let gone: Vec<ProcUid> = state.linked.keys().filter(|uid| node.peers.is_on(**uid, host)).copied().collect();
             let mut notified = HashSet::new();
             for uid in gone {
                 notified.extend(state.linked.remove(&uid).unwrap_or_default());
@@ -137,7 +137,7 @@ impl Agent {
             notified
         };
         for proc in notified {
-            node.peer_unlinked(proc).0.send_control(Control::ProcsEnded { ends: vec![(host, end.clone())] });
+            node.peers.peer_unlinked(proc).0.send_control(Control::ProcsEnded { ends: vec![(host, end.clone())] });
         }
     }
 

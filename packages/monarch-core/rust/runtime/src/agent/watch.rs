@@ -10,8 +10,8 @@ use crate::agent::process_table::{self, ProcRow, Requester};
 use crate::agent::responsiveness::{self, Check};
 use crate::agent::zygote::Zygote;
 use crate::agent::{Agent, Proc};
-use crate::node::inspection::{self, hex};
-use crate::node::system::SystemEvent;
+use crate::inspection::{self, hex};
+use crate::system::SystemEvent;
 
 /// The number of cgroups kept for a proc: the present one and the one before. With version 1 of the interface, a process that was just
 /// killed is shown in the root cgroup.
@@ -52,7 +52,7 @@ impl Agent {
     fn check(&self) {
         let Some(node) = self.node() else { return };
         // For this process. Procs check for lost wake-ups when they are pinged.
-        node.check_for_lost_wakeups();
+        node.inspections.check_for_lost_wakeups();
         let now = Instant::now();
         let (mut ask, mut lost) = (vec![], vec![]);
         let pids: Vec<(ProcUid, u32)>;
@@ -75,9 +75,9 @@ impl Agent {
         self.check_cgroups(pids);
         for uid in ask {
             if uid == node.uid {
-                node.pinged(uid, 0);
+                node.inspections.pinged(uid, 0);
             } else {
-                node.peer_unlinked(uid).0.send_control(Control::Ping { seq: 0 });
+                node.peers.peer_unlinked(uid).0.send_control(Control::Ping { seq: 0 });
             }
         }
         for (uid, pid) in lost {
@@ -101,13 +101,13 @@ impl Agent {
     /// Reports that a proc has become unresponsive, with its stacks. The housekeeping thread makes the report known.
     pub(crate) fn report_unresponsive(&self, uid: ProcUid, stacks: Vec<u8>) {
         let Some(node) = self.node() else { return };
-        let evidence = {
+        let cause = {
             let mut state = lock(&self.state);
             let Some(p) = state.procs.get_mut(&uid).filter(|p| p.responsiveness.unresponsive_since().is_some()) else { return };
             p.stacks = String::from_utf8(stacks.clone()).ok().and_then(|text| RawValue::from_string(text).ok());
             p.silence_reason.unwrap_or_default().to_owned()
         };
-        node.system.push(SystemEvent::Unresponsive { uid, evidence, stacks });
+        node.system.push(SystemEvent::Unresponsive { uid, cause, stacks });
     }
 
     /// Handles the answer to a ping. If the process was unresponsive, this is reported as over.
@@ -123,7 +123,7 @@ impl Agent {
         };
         drop(state);
         if back {
-            node.system.push(SystemEvent::Unresponsive { uid: from, evidence: String::new(), stacks: vec![] });
+            node.system.push(SystemEvent::Unresponsive { uid: from, cause: String::new(), stacks: vec![] });
         }
     }
 
@@ -156,7 +156,7 @@ impl Agent {
                 state,
                 age: process_table::seconds(p.born),
                 silent,
-                evidence: p.silence_reason,
+                silence_reason: p.silence_reason,
                 stacks: p.stacks.clone(),
                 kernel: None,
                 rss: None,
@@ -175,12 +175,12 @@ impl Agent {
     pub(crate) fn watch_proc(&self, from: ProcUid, target: ProcUid) {
         let Some(node) = self.node() else { return };
         let mut state = lock(&self.state);
-        let Some(ended) = node.end_of(target) else {
+        let Some(ended) = node.peers.end_of(target) else {
             state.watched.entry(target).or_default().insert(from);
             return;
         };
         drop(state);
-        node.peer_unlinked(from).0.send_control(Control::ProcsEnded { ends: vec![(target, ended.end.clone())] });
+        node.peers.peer_unlinked(from).0.send_control(Control::ProcsEnded { ends: vec![(target, ended.end.clone())] });
     }
 
     pub(crate) fn age(&self) -> f64 {

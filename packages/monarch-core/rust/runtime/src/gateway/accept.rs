@@ -14,7 +14,7 @@ use wire::greeting::{self, Greeting, JobSettings, RefusalReason, Welcome};
 use super::dial::ahead;
 use super::{Gateway, Host, Job, RELEASE};
 use crate::membership::Event;
-use crate::node::routes::Place;
+use crate::peers::routes::Place;
 
 impl Gateway {
     /// Handles the outcome of the handshake of an incoming connection.
@@ -51,7 +51,7 @@ impl Gateway {
     fn join_asked(&self, peer: &str, mut opened: Opened, host: ProcUid, agent: u64, from: &str, settings: JobSettings) {
         let Some(node) = self.node() else { return };
         let id = ProcUid(opened.job.0);
-        let was_here = node.routes.lost(Place { host: id, here: host }).is_some();
+        let was_here = node.peers.routes.lost(Place { host: id, here: host }).is_some();
         let answer = if self.is_closing() {
             Welcome::Refused(RefusalReason::Closing)
         } else if agent != 0 && agent != node.uid.0 {
@@ -69,10 +69,10 @@ impl Gateway {
                 self.on_event(&job, Event::Joined { host: id });
                 lock(&client.info).name = from.to_owned();
                 self.add_job(job.clone());
-                node.route(id, id, host);
+                node.peers.route(id, id, host);
                 self.watch(&job, id);
             }
-            let name = node.agent().map_or(String::new(), |a| a.host().to_owned());
+            let name = node.roles.agent().map_or_else(String::new, |a| a.host());
             Welcome::Joined { agent: node.uid.0, host: name, pid: std::process::id(), release: RELEASE.to_owned() }
         };
         if matches!(answer, Welcome::Joined { .. }) {

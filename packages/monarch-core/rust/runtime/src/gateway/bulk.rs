@@ -13,7 +13,7 @@ use wire::{Control, ProcUid};
 
 use super::refusals::refusal;
 use super::{Gateway, Job};
-use crate::node::bulk_streams::{BulkStream, UNKNOWN};
+use crate::streams::{BulkStream, UNKNOWN};
 
 /// Limit of one attempt to open a stream.
 const ATTEMPT: Duration = Duration::from_secs(5);
@@ -39,29 +39,29 @@ impl Gateway {
     /// `from`), or from the agent `by` of the host of `from`.
     pub(crate) fn bulk_dial(&self, by: ProcUid, number: u64, from: ProcUid, (to, to_host): (ProcUid, ProcUid)) {
         let Some(node) = self.node() else { return };
-        let is_ours = |uid: ProcUid, job: &Job| uid == job.own_id || node.agent().is_some_and(|a| a.is_in_job(uid, job.own_id));
+        let is_ours = |uid: ProcUid, job: &Job| uid == job.own_id || node.roles.agent().is_some_and(|a| a.is_in_job(uid, job.own_id));
         if by == from {
             // The request is of this process, or of a proc of this host. A service belongs to several jobs: the stream belongs to the job
             // that has the other host.
-            let own = node.agent().and_then(|a| a.job_of(from)).and_then(|here| self.job_by_own_id(here));
+            let own = node.roles.agent().and_then(|a| a.job_of(from)).and_then(|here| self.job_by_own_id(here));
             let known = |job: &Arc<Job>| is_ours(from, job) && (to_host == job.id || job.host(to_host).is_some());
             let Some(job) = own.filter(known).or_else(|| self.jobs().into_iter().find(known)) else {
-                return node.refuse_bulk(from, number, UNKNOWN.to_owned());
+                return node.streams.refuse(from, number, UNKNOWN.to_owned());
             };
-            node.route(to, to_host, job.own_id);
+            node.peers.route(to, to_host, job.own_id);
             if to_host == job.id {
-                return node.peer(job.id).send_control(Control::BulkDial { number, from, to, to_host });
+                return node.peers.peer(job.id).send_control(Control::BulkDial { number, from, to, to_host });
             }
             return self.bulk_open(&job, to_host, Pair { number, ours: from, theirs: to, serves: false });
         }
         // An agent requests that the client dials.
         let Some(job) = self.job(node.uid).filter(|j| j.is_clients() && j.host(by).is_some()) else { return };
         if is_ours(to, &job) {
-            node.route(from, by, job.own_id);
+            node.peers.route(from, by, job.own_id);
             self.bulk_open(&job, by, Pair { number, ours: to, theirs: from, serves: true });
         } else {
             self.bulk_gone(to, from);
-            node.refuse_bulk(from, number, PROCESS_ENDED.to_owned());
+            node.streams.refuse(from, number, PROCESS_ENDED.to_owned());
         }
     }
 
@@ -114,25 +114,25 @@ impl Gateway {
 
     fn bulk_hand(&self, pair: &Pair, stream: BulkStream) {
         let Some(node) = self.node() else { return };
-        if let Some(agent) = node.agent() {
+        if let Some(agent) = node.roles.agent() {
             // Each process is notified of the other one's end.
             agent.note_exchange(pair.ours, pair.theirs);
         }
-        node.hand_bulk(pair.ours, pair.number, pair.theirs, !pair.serves, stream);
+        node.streams.hand(pair.ours, pair.number, pair.theirs, !pair.serves, stream);
     }
 
     /// Notifies the requesting process that its stream was not opened.
     fn bulk_failed(&self, pair: &Pair, why: String) {
         if let Some(node) = self.node() {
-            node.refuse_bulk(if pair.serves { pair.theirs } else { pair.ours }, pair.number, why);
+            node.streams.refuse(if pair.serves { pair.theirs } else { pair.ours }, pair.number, why);
         }
     }
 
     /// Notifies the requesting process how the process at the other end has ended, if that is known.
     fn bulk_gone(&self, uid: ProcUid, asker: ProcUid) {
         let Some(node) = self.node() else { return };
-        if let Some(end) = node.agent().and_then(|a| a.end_of(uid)) {
-            node.peer(asker).send_control(Control::ProcsEnded { ends: vec![(uid, end)] });
+        if let Some(end) = node.roles.agent().and_then(|a| a.end_of(uid)) {
+            node.peers.peer(asker).send_control(Control::ProcsEnded { ends: vec![(uid, end)] });
         }
     }
 
@@ -148,7 +148,7 @@ impl Gateway {
             let again = move || drop(me.upgrade().inspect(|g| g.bulk_asked(opened, hello)));
             return self.poller.later(PAUSE_CHECK, Box::new(again));
         }
-        let ours = |job: &Job| node.agent().is_some_and(|a| a.is_in_job(to, job.own_id));
+        let ours = |job: &Job| node.roles.agent().is_some_and(|a| a.is_in_job(to, job.own_id));
         let welcome = match &found {
             _ if self.is_closing() => Welcome::Refused(RefusalReason::Closing),
             None => Welcome::Refused(RefusalReason::NoSession),
@@ -157,14 +157,14 @@ impl Gateway {
             Some(_) => Welcome::Bulk,
         };
         if let (Welcome::Unreached { .. }, Some(job)) = (&welcome, &found) {
-            node.route(from, from_host, job.own_id);
+            node.peers.route(from, from_host, job.own_id);
             self.bulk_gone(to, from);
         }
         let frame = greeting_frame(&greeting::encode(&welcome));
         // The socket's buffer takes so small an answer at once. A stream with unwritten bytes cannot be passed to a process.
         let sent = opened.stream.write(&[&frame]).is_ok_and(|n| n == frame.len()) && opened.stream.flush().is_ok_and(|all| all);
         let (Welcome::Bulk, Some(job), true) = (welcome, found, sent) else { return };
-        node.route(from, from_host, job.own_id);
+        node.peers.route(from, from_host, job.own_id);
         if let Some((fd, keys)) = opened.stream.into_parts() {
             self.bulk_hand(&Pair { number, ours: to, theirs: from, serves: !serves }, BulkStream::new(fd, keys, false));
         }

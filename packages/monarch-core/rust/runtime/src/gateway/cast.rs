@@ -18,9 +18,9 @@ use wire::{CallId, Cast, Control, Part, ProcUid, Reply, Route, Status};
 
 use super::{Gateway, Job};
 use crate::cast::{Delivery, Effect, InOrder, Relay};
+use crate::cast::{cast_call_id, decode_cast_call_id};
 use crate::node::Node;
-use crate::node::caster::{cast_call_id, decode_cast_call_id};
-use crate::node::payload::Payload;
+use crate::transfers::payload::Payload;
 
 /// The result of an answer whose large parts could not be forwarded.
 const LOST: &[u8] = b"parts of the answer were lost on the way";
@@ -140,7 +140,8 @@ impl Gateway {
 
     /// Handles a cast of a proc of this host, if the proc is its source: no process can send in the name of another one.
     pub(crate) fn cast_of_proc(&self, proc: ProcUid, frame: &[u8]) {
-        let Some(agent) = self.node().and_then(|n| n.agent().cloned()) else { return };
+        let Some(node) = self.node() else { return };
+        let Some(agent) = node.roles.agent() else { return };
         let Ok(CastFrame::Cast(cast)) = CastFrame::decode(frame) else { return };
         let Some(job) = agent.job_of(proc).and_then(|here| self.job_by_own_id(here)) else { return };
         if cast.group.source != proc || cast.slice.as_ref().is_some_and(|s| s.root != job.own_id) {
@@ -200,7 +201,7 @@ impl Gateway {
             (cast.group.source, root, CastBody::decode(&cast.body).ok()?.call_id, rank)
         };
         let node = self.node()?;
-        node.route(to, to_host, job.own_id);
+        node.peers.route(to, to_host, job.own_id);
         let route = Route { from: job.own_id, from_host: job.own_id, to, to_host, seq: 0 };
         let mut frame = Vec::with_capacity(1024);
         let at = begin(&mut frame, REPLY);
@@ -240,14 +241,14 @@ impl Gateway {
             });
             self.act(&job, true);
             for host in audience {
-                node.peer(host).send_control(Control::ProcsEnded { ends: ends.to_vec() });
+                node.peers.peer(host).send_control(Control::ProcsEnded { ends: ends.to_vec() });
             }
         }
     }
 
     /// Handles the loss of a host: frees the held frames of its processes, and notifies the relay.
     pub(super) fn cast_host_ended(&self, job: &Arc<Job>, host: ProcUid) {
-        let there = self.node().map_or(vec![], |n| n.routes.on(host));
+        let there = self.node().map_or(vec![], |n| n.peers.routes.on(host));
         {
             let mut arrivals = lock(&job.arrivals);
             for proc in there {
@@ -383,7 +384,7 @@ impl Gateway {
     fn deliver_cast(&self, job: &Arc<Job>, d: Delivery) {
         let (Some(node), Ok(body)) = (self.node(), CastBody::decode(&d.body)) else { return };
         let Some((count, parts)) = body.parts.split_first_chunk().map(|(n, rest)| (u32::from_le_bytes(*n), rest)) else { return };
-        node.route(d.group.source, d.root, job.own_id);
+        node.peers.route(d.group.source, d.root, job.own_id);
         // This process has another id in each job.
         let member = |proc| if proc == job.own_id { node.uid } else { proc };
         lock(&job.casts).members.extend(d.targets.iter().map(|t| member(t.proc)));
@@ -413,11 +414,11 @@ fn put_part(out: &mut Vec<u8>, data: &[u8], readonly: bool) {
 /// Passes a frame to a process of this host that is the source of a cast.
 fn return_to_source(node: &Arc<Node>, source: ProcUid, frame: CastFrame) {
     if source == node.uid {
-        return node.on_cast_frame(frame);
+        return node.caster.on_answers(frame);
     }
     // A proc does not wait for the acknowledgement of a cast.
     if !matches!(frame, CastFrame::Taken(_)) {
         let frame = wire::Frame::Cast(frame.encode().into()).encode();
-        let _ = node.peer_unlinked(source).0.link.send_soon(&[&frame]);
+        let _ = node.peers.peer_unlinked(source).0.link.send_soon(&[&frame]);
     }
 }

@@ -17,8 +17,8 @@ use wire::{CallId, ProcUid, Status};
 use super::redial::backoff;
 use super::refusals::refusal;
 use super::{Gateway, Host, Job, RELEASE, random_id};
+use crate::calls::pending_call::Outcome;
 use crate::membership::{Event, LinkEnd};
-use crate::node::pending_call::Outcome;
 
 /// Limit of one attempt to open a connection.
 const DIAL_TIMEOUT: Duration = Duration::from_secs(5);
@@ -110,7 +110,7 @@ impl Gateway {
         let Some(node) = self.node() else { return };
         for id in hosts {
             job.host_or_new(*id, &self.me, &self.poller);
-            node.route(*id, *id, job.own_id);
+            node.peers.route(*id, *id, job.own_id);
         }
     }
 
@@ -332,7 +332,7 @@ impl Gateway {
 
     pub(super) fn answer(&self, call_id: CallId, rank: u32, status: Status, body: &[u8]) {
         if let Some(node) = self.node() {
-            node.complete(call_id, Outcome::new(rank, status, body));
+            node.calls.complete(call_id, Outcome::new(rank, status, body));
         }
     }
 

@@ -4,70 +4,16 @@ use std::sync::{Arc, Weak};
 
 use net::dial::NoStream;
 use net::session::{Session, SessionHandler, StreamEnd};
-use net::{Block, LinkDown, RecvPart};
+use net::{Link, RecvPart};
 use wire::cursor::Cursor;
-use wire::exit::{ExitReason, ProcEnd};
-use wire::frame::{CARRIED, CAST, CONTROL, ROUTED, TREE, begin, finish};
+use wire::exit::ProcEnd;
+use wire::frame::{CARRIED, CAST, CONTROL, ROUTED, TREE};
 use wire::greeting::Heartbeat;
-use wire::{Control, Frame, ProcUid, Route, frame_fragment, part_fragment};
+use wire::{Control, Frame, ProcUid, Route, part_fragment};
 
-use super::part_fragments::send_parts;
 use super::{Gateway, Host, Job};
-use crate::node::Node;
-
-/// The carrier of links to the processes of one other host: it adds the route to frames and sends them to the process that forwards them.
-#[derive(Clone)]
-pub struct HostCarrier {
-    pub node: Weak<Node>,
-    pub host: ProcUid,
-    /// The id of this process's host in the job, and the uid of this process.
-    pub here: ProcUid,
-    pub from: ProcUid,
-    /// The agent that forwards the frames: that of this host, or the client of another job; none if this process forwards them itself.
-    pub agent: Option<ProcUid>,
-}
-
-impl HostCarrier {
-    /// Sends whole frames in order, and before them their large parts: `blocks`, numbered from `first` on. Without frames it sends the
-    /// parts alone; without frames and parts, a frame that has only the route.
-    pub(crate) fn carry_now(&self, to: ProcUid, pieces: &[&[u8]], blocks: &[Arc<Block>], first: u64) -> Result<(), LinkDown> {
-        let node = self.node.upgrade().ok_or(LinkDown)?;
-        // An agent sends no casts, so its frames need no numbers. Each fragment of a long frame has a number of its own; large parts are
-        // numbered separately.
-        let number = || if self.from == node.uid { node.caster.number(self.host) } else { 0 };
-        let parts = Route { from: self.from, from_host: self.here, to, to_host: self.host, seq: 0 };
-        let head = || Route { seq: number(), ..parts };
-        let mut sent = Ok(());
-        let cut = |each: &mut dyn FnMut(&[&[u8]])| {
-            // Parts alone need no frame. An empty frame without parts is sent, however: the agent of a process that has ended answers it
-            // with the end.
-            if !pieces.is_empty() || blocks.is_empty() {
-                frame_fragment::cut(pieces, each)
-            }
-        };
-        match (self.agent, node.gateway()) {
-            (None, None) => return Err(LinkDown),
-            (None, Some(gateway)) => {
-                for (number, block) in (first..).zip(blocks) {
-                    gateway.forward_part(&parts, number, RecvPart::Own { block: block.clone(), readonly: true });
-                }
-                cut(&mut |p| gateway.forward(&head(), p));
-            }
-            (Some(agent), _) => {
-                let agent = node.peer_unlinked(agent).0;
-                sent = send_parts(&agent.link, &parts, blocks, first);
-                cut(&mut |pieces| {
-                    let start = routed_head(&head(), pieces.iter().map(|p| p.len()).sum());
-                    let mut all: Vec<&[u8]> = Vec::with_capacity(pieces.len() + 1);
-                    all.push(&start);
-                    all.extend_from_slice(pieces);
-                    sent = sent.and(agent.link.send_soon(&all));
-                });
-            }
-        }
-        sent
-    }
-}
+use crate::peers::carrier::routed_head;
+use crate::peers::ended::host_end;
 
 /// The processes whose end this frame reports, if it is such a report of an agent.
 fn reported_ends(head: &Route, body: &[&[u8]]) -> Vec<ProcUid> {
@@ -76,15 +22,6 @@ fn reported_ends(head: &Route, body: &[&[u8]]) -> Vec<ProcUid> {
         Some(Ok(Frame::Control(Control::ProcsEnded { ends }))) => ends.into_iter().map(|(uid, _)| uid).collect(),
         _ => vec![],
     }
-}
-
-/// The frame header and the route of a routed frame whose body has `body` bytes.
-pub(super) fn routed_head(head: &Route, body: usize) -> Vec<u8> {
-    let mut start = Vec::with_capacity(5 + Route::LEN);
-    let at = begin(&mut start, ROUTED);
-    head.put(&mut start);
-    finish(&mut start, at, body);
-    start
 }
 
 impl Gateway {
@@ -110,10 +47,16 @@ impl Gateway {
         }
     }
 
-    /// Forwards a frame of a proc of this host, if the route names this proc as its sender: no process can send in the name of another one.
-    pub(crate) fn send_for(&self, proc: ProcUid, head: &Route, body: &[u8]) {
-        if self.may_send(proc, head) {
-            self.forward(head, &[body]);
+    /// Forwards a frame, or a large part, of a proc of this host, if the route names this proc as its sender: no process can send in the
+    /// name of another one.
+    pub(crate) fn send_for(&self, link: &Arc<Link>, head: &Route, body: &[u8]) {
+        if !self.may_send(link.peer, head) {
+            return;
+        }
+        match part_fragment::read_part(body) {
+            Some(Ok((number, part))) => self.forward_part(head, number, RecvPart::accept(part, Some(link)).unwrap_or_else(RecvPart::lost)),
+            Some(Err(_)) => {}
+            None => self.forward(head, &[body]),
         }
     }
 
@@ -121,19 +64,19 @@ impl Gateway {
     /// the two processes is notified of the other one's end.
     pub(super) fn may_send(&self, proc: ProcUid, head: &Route) -> bool {
         let Some(node) = self.node() else { return false };
-        let Some(agent) = node.agent() else { return false };
+        let Some(agent) = node.roles.agent() else { return false };
         if head.from != proc || !agent.is_in_job(proc, head.from_host) {
             return false;
         }
         agent.note_exchange(proc, head.to);
-        node.route(head.to, head.to_host, head.from_host);
+        node.peers.route(head.to, head.to_host, head.from_host);
         true
     }
 
     /// Handles a frame for this process or for a proc of this host.
     fn accept_frame(&self, job: &Arc<Job>, head: &Route, body: &[u8]) {
         let Some(node) = self.node() else { return };
-        node.route(head.from, head.from_host, job.own_id);
+        node.peers.route(head.from, head.from_host, job.own_id);
         if head.seq == 0 { self.deliver_frame(job, head, &[body]) } else { self.arrived_directly(job, head, body) }
     }
 
@@ -142,13 +85,13 @@ impl Gateway {
         let Some(node) = self.node() else { return };
         if head.to == job.own_id {
             return match body {
-                [whole] => node.on_routed(head, whole),
-                pieces => node.on_routed(head, &pieces.concat()),
+                [whole] => node.frames.on_routed(head, whole),
+                pieces => node.frames.on_routed(head, &pieces.concat()),
             };
         }
-        let Some(agent) = node.agent() else { return };
+        let Some(agent) = node.roles.agent() else { return };
         if let Some(end) = agent.end_of(head.to) {
-            return node.peer(head.from).send_control(Control::ProcsEnded { ends: vec![(head.to, end)] });
+            return node.peers.peer(head.from).send_control(Control::ProcsEnded { ends: vec![(head.to, end)] });
         }
         agent.note_exchange(head.from, head.to);
         // The link of a proc that has not started yet keeps frames until the proc has connected.
@@ -156,7 +99,7 @@ impl Gateway {
         let mut all: Vec<&[u8]> = Vec::with_capacity(body.len() + 1);
         all.push(&start);
         all.extend_from_slice(body);
-        let _ = node.peer_unlinked(head.to).0.link.send_soon(&all);
+        let _ = node.peers.peer_unlinked(head.to).0.link.send_soon(&all);
     }
 
     /// Notifies the sender of a frame that the frame cannot be delivered.
@@ -165,24 +108,11 @@ impl Gateway {
         let ends = vec![(head.to_host, end.clone()), (head.to, end)];
         if Some(head.from) == self.job_by_own_id(head.from_host).map(|j| j.own_id) {
             // Not on this thread: it may hold locks that the notification needs.
-            self.poller.spawn(Box::new(move || node.procs_ended(ends)));
+            self.poller.spawn(Box::new(move || node.ends.procs_ended(ends)));
         } else {
             let frame = Frame::Control(Control::ProcsEnded { ends });
-            let _ = node.peer_unlinked(head.from).0.link.send(&[&frame.encode()], Vec::new());
+            let _ = node.peers.peer_unlinked(head.from).0.link.send(&[&frame.encode()], Vec::new());
         }
-    }
-}
-
-/// The end that is reported for all processes of a lost host.
-pub(crate) fn host_end(host: &str, why: &str) -> ProcEnd {
-    ProcEnd {
-        pid: 0,
-        started: true,
-        host: host.to_owned(),
-        reason: ExitReason::HostLost(why.to_owned()),
-        cleaning: vec![],
-        output: vec![],
-        recent: vec![],
     }
 }
 

@@ -11,10 +11,10 @@ use wire::greeting::Heartbeat;
 use wire::join_tree::{HostEnd, TreeMessage};
 use wire::{Control, ProcUid};
 
-use super::forward::host_end;
 use super::{Gateway, Host, Job};
 use crate::membership::{Action, Event, LinkEnd};
-use crate::node::routes::Place;
+use crate::peers::ended::host_end;
+use crate::peers::routes::Place;
 
 /// Kind of audit event: an event that cannot happen in the state of its host.
 const UNEXPECTED: &str = "unexpected";
@@ -79,7 +79,7 @@ impl Gateway {
             Action::AgentEnded { host } => self.child_ended(job, host, HostEnd::Killed),
             Action::NotifyHost { host: id, why } => {
                 if host(id).is_some_and(|h| h.session.is_up()) {
-                    node.peer(id).send_control(Control::HostsLost { hosts: vec![(id, why)] });
+                    node.peers.peer(id).send_control(Control::HostsLost { hosts: vec![(id, why)] });
                 }
             }
             Action::EndSession { host: id, reset } => {
@@ -100,7 +100,7 @@ impl Gateway {
             Action::NotifyOthers { host, why } if job.has_tree() => self.spread(job, &TreeMessage::HostsLost { hosts: vec![(host, why)] }),
             Action::NotifyOthers { host, why } => {
                 for other in job.hosts().into_iter().filter(|h| h.id != host && h.is_joined()) {
-                    node.peer(other.id).send_control(Control::HostsLost { hosts: vec![(host, why.clone())] });
+                    node.peers.peer(other.id).send_control(Control::HostsLost { hosts: vec![(host, why.clone())] });
                 }
             }
             Action::EndJob { why } => self.end_job(job, &why),
@@ -114,11 +114,11 @@ impl Gateway {
     /// Ends all processes of an ended host for this process.
     fn end_processes(&self, job: &Arc<Job>, host: &Arc<Host>, had_joined: bool) {
         let (Some(node), Some(end)) = (self.node(), host.end()) else { return };
-        if let Some(agent) = node.agent() {
+        if let Some(agent) = node.roles.agent() {
             agent.host_ended(host.id, &end);
         }
-        node.routes.lose(Place { host: host.id, here: job.own_id }, end.clone());
-        node.procs_ended(vec![(host.id, end)]);
+        node.peers.routes.lose(Place { host: host.id, here: job.own_id }, end.clone());
+        node.ends.procs_ended(vec![(host.id, end)]);
         if had_joined {
             self.gateway_lost(job, &host.lost().unwrap_or_default());
         }
@@ -211,7 +211,7 @@ impl Gateway {
                 let Some(job) = self.job(from) else { return };
                 for entry in hosts.into_iter().filter(|e| e.host != job.own_id) {
                     let host = job.host_or_new(entry.host, &self.me, &self.poller);
-                    node.route(entry.host, entry.host, job.own_id);
+                    node.peers.route(entry.host, entry.host, job.own_id);
                     host.learn_place(entry);
                     self.on_event(&job, Event::Joined { host: host.id });
                     if host.session.waiting().0 > 0 {
@@ -233,7 +233,7 @@ impl Gateway {
                     self.spread(&job, &TreeMessage::JobEnded);
                     // An agent that has not been notified yet would take the end of the connections for an exit of this agent.
                     for other in job.hosts().into_iter().filter(|h| h.id != job.id && h.lost().is_none() && h.session.is_up()) {
-                        node.peer(other.id).send_control(Control::JobEnded);
+                        node.peers.peer(other.id).send_control(Control::JobEnded);
                     }
                     self.end_job(&job, CLIENT_ENDED);
                 }
@@ -276,9 +276,9 @@ impl Gateway {
         if let Some(node) = self.node() {
             // This host and these hosts may meet again in the same job, where this host then has another id.
             for host in job.hosts() {
-                node.routes.lose(Place { host: host.id, here: job.own_id }, host_end(&host.name(), why));
+                node.peers.routes.lose(Place { host: host.id, here: job.own_id }, host_end(&host.name(), why));
             }
-            if let Some(agent) = node.agent() {
+            if let Some(agent) = node.roles.agent() {
                 agent.host_ended(job.id, &host_end("", why));
                 // Services of other hosts were reached through this job. Services of this host that wait for them would otherwise wait for
                 // ever.
@@ -287,7 +287,7 @@ impl Gateway {
                 }
                 agent.job_ended(job.own_id, why);
             }
-            node.procs_ended(vec![(job.id, host_end("", why))]);
+            node.ends.procs_ended(vec![(job.id, host_end("", why))]);
             node.system.push(crate::SystemEvent::JobEnded { here: job.own_id });
         }
     }
@@ -315,7 +315,7 @@ impl Gateway {
                     continue;
                 }
                 let word = if job.is_clients() { Control::JobEnded } else { Control::Leaving };
-                node.peer(host.id).send_control(word);
+                node.peers.peer(host.id).send_control(word);
                 waiting.push(host);
             }
         }
@@ -349,7 +349,7 @@ impl Gateway {
             state.notice_pending
         };
         let joining: Vec<Arc<Host>> = hosts.filter(part).collect();
-        joining.iter().for_each(|host| node.peer(host.id).send_control(Control::JobEnded));
+        joining.iter().for_each(|host| node.peers.peer(host.id).send_control(Control::JobEnded));
         joining
     }
 

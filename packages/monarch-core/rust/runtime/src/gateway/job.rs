@@ -17,13 +17,14 @@ use wire::exit::{ExitReason, ProcEnd};
 use wire::greeting::JobSettings;
 
 use super::cast::{Arrivals, Casts};
-use super::forward::{SessionEvents, host_end};
+use super::forward::SessionEvents;
 use super::joins::Joins;
 use super::part_fragments::PartialPart;
 use super::redial::Redial;
 use super::{Gateway, Member};
 use crate::membership::relays::Relays;
 use crate::membership::{HostState, Membership, Role, Settings};
+use crate::peers::ended::host_end;
 
 /// A job as one process sees it: the client of the job, or the agent of one of its hosts. The gateway owns it.
 pub struct Job {

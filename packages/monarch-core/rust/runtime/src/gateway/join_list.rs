@@ -178,19 +178,19 @@ impl Gateway {
         let others: Vec<_> = job.hosts().into_iter().filter(|h| h.id != host.id && h.is_joined()).collect();
         let known = others.iter().filter_map(|h| h.entry()).collect();
         let lost: Vec<_> = job.hosts().into_iter().filter_map(|h| Some((h.id, h.lost()?))).collect();
-        node.route(host.id, host.id, job.own_id);
+        node.peers.route(host.id, host.id, job.own_id);
         self.introduce_to(host, known, lost);
         let Some(entry) = host.entry() else { return };
         for other in others {
-            node.peer(other.id).send_control(Control::Hosts { hosts: vec![entry.clone()] });
+            node.peers.peer(other.id).send_control(Control::Hosts { hosts: vec![entry.clone()] });
         }
     }
 
     fn introduce_to(&self, host: &Host, known: Vec<HostEntry>, lost: Vec<(ProcUid, String)>) {
         let Some(node) = self.node() else { return };
-        node.peer(host.id).send_control(Control::Hosts { hosts: known });
+        node.peers.peer(host.id).send_control(Control::Hosts { hosts: known });
         if !lost.is_empty() {
-            node.peer(host.id).send_control(Control::HostsLost { hosts: lost });
+            node.peers.peer(host.id).send_control(Control::HostsLost { hosts: lost });
         }
     }
 
@@ -294,7 +294,7 @@ impl Gateway {
         let mut list = Vec::with_capacity(workers.len());
         for (rank, Worker { entry, agent }) in workers.into_iter().filter(|(_, w)| w.entry.host != job.own_id) {
             let host = job.host_or_new(entry.host, &self.me, &self.poller);
-            node.route(host.id, host.id, job.own_id);
+            node.peers.route(host.id, host.id, job.own_id);
             list.push((rank, host.id, agent));
             host.learn_place(entry);
         }

@@ -21,6 +21,7 @@
 //! | `tunnel` | hosts behind a gateway |
 //! | `random_id` | ids of jobs, hosts and sessions |
 //! | `refusals` | reports of refused connections |
+//! | `role` | the gateway as the components of its process know it |
 //! | `host_loss` | silent hosts, hosts that have left, and the end of their work |
 
 mod accept;
@@ -38,6 +39,7 @@ mod part_fragments;
 mod random_id;
 mod redial;
 mod refusals;
+mod role;
 mod tunnel;
 
 use std::collections::{HashMap, HashSet, VecDeque};
@@ -53,8 +55,6 @@ use wire::ProcUid;
 
 pub use self::cast::CastCounts;
 pub use self::dial::Wanted;
-pub use self::forward::HostCarrier;
-pub(crate) use self::forward::host_end;
 pub use self::job::{Host, Job};
 pub use self::random_id::random_id;
 use self::refusals::{Refusals, Report};
@@ -62,17 +62,10 @@ pub use self::tunnel::ClientGateway;
 use self::tunnel::Tunnels;
 use crate::node::Node;
 
+pub use crate::system::Audit;
+
 /// The release of this build. It is sent to other hosts in greetings.
 pub const RELEASE: &str = env!("CARGO_PKG_VERSION");
-
-/// An event for the audit log, such as a join or a refused connection.
-pub struct Audit {
-    pub what: &'static str,
-    pub peer: String,
-    pub detail: String,
-    /// The number of events that this record stands for; `peer` and `detail` are those of the last event.
-    pub count: u64,
-}
 
 /// A host of this client. `state` is `joining`, `joined` or `lost`; `why` is the reason why the host cannot be inspected.
 pub struct Member {
@@ -113,8 +106,9 @@ const REFUSED: &str = "refused";
 const ENDED_JOBS_KEPT: usize = 64;
 
 impl Gateway {
+    /// Makes the gateway of a process, and gives it this role.
     pub fn new(node: &Arc<Node>) -> Arc<Self> {
-        Arc::new_cyclic(|me| Gateway {
+        let gateway = Arc::new_cyclic(|me| Gateway {
             node: Arc::downgrade(node),
             me: me.clone(),
             poller: node.poller.clone(),
@@ -127,7 +121,9 @@ impl Gateway {
             route_gateway: Mutex::default(),
             tunnels: Mutex::default(),
             refusals: Mutex::default(),
-        })
+        });
+        node.roles.set_gateway(gateway.clone());
+        gateway
     }
 
     fn node(&self) -> Option<Arc<Node>> {
@@ -209,8 +205,8 @@ impl Gateway {
             }
         }
         let Some(node) = self.node() else { return vec![] };
-        node.bulk_streams.cut_off(&cut.into_iter().chain(beside.iter().copied()).collect());
-        node.agent().map_or(vec![], |agent| agent.started())
+        node.streams.cut_off(&cut.into_iter().chain(beside.iter().copied()).collect());
+        node.roles.agent().map_or(vec![], |agent| agent.started())
     }
 
     fn add_job(&self, job: Arc<Job>) {

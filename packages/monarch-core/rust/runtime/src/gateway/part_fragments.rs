@@ -9,25 +9,14 @@
 use std::sync::Arc;
 
 use net::lock::lock;
-use net::{Block, Link, LinkDown, RecvPart};
+use net::{Block, RecvPart};
 use wire::cursor::DecodeError;
 use wire::part_fragment::{PartFragment, put_part};
 use wire::{Bytes, Part, ProcUid, Route};
 
 use super::{Gateway, Job};
-use crate::node::peer::MAX_REMOTE_MESSAGE;
-
-/// Passes the blocks by reference to the process at the other end of the link, as consecutive parts from number `first` on.
-pub(super) fn send_parts(link: &Link, route: &Route, blocks: &[Arc<Block>], first: u64) -> Result<(), LinkDown> {
-    if blocks.is_empty() {
-        return Ok(());
-    }
-    let mut frames = Vec::with_capacity(blocks.len() * (48 + Route::LEN));
-    for (number, block) in (first..).zip(blocks) {
-        put_part(&mut frames, route, number, &Part::Shared { block: block.id(), len: block.len() as u64, readonly: true });
-    }
-    link.send_with_blocks(&[&frames], blocks)
-}
+use crate::peers::carrier::send_parts;
+use crate::transfers::MAX_REMOTE_MESSAGE;
 
 /// A large part of which fragments are missing. `at` is the number of bytes that have arrived, out of `len`.
 pub(super) struct PartialPart {
@@ -66,15 +55,6 @@ impl PartialPart {
 }
 
 impl Gateway {
-    /// Forwards a part that a proc of this host has passed by reference.
-    pub(crate) fn send_part_for(&self, link: &Arc<Link>, head: &Route, part: Result<(u64, Part), DecodeError>) {
-        if let Ok((number, part)) = part
-            && self.may_send(link.peer, head)
-        {
-            self.forward_part(head, number, RecvPart::accept(part, Some(link)).unwrap_or_else(RecvPart::lost));
-        }
-    }
-
     /// Sends a part to another host. A part for a lost host is dropped: its frame cannot be sent either.
     pub(super) fn forward_part(&self, head: &Route, number: u64, part: RecvPart) {
         let Some(job) = self.job_by_own_id(head.from_host) else { return };
@@ -128,17 +108,17 @@ impl Gateway {
 
     fn hand_part(&self, job: &Arc<Job>, head: &Route, number: u64, part: RecvPart) {
         let Some(node) = self.node() else { return };
-        node.route(head.from, head.from_host, job.own_id);
+        node.peers.route(head.from, head.from_host, job.own_id);
         if head.to == job.own_id {
-            return node.on_part(head.from, number, part);
+            return node.frames.on_part(head.from, number, part);
         }
-        let Some(agent) = node.agent() else { return };
+        let Some(agent) = node.roles.agent() else { return };
         // The frame that belongs to the part notifies the sender of the process's end.
         if agent.end_of(head.to).is_some() {
             return;
         }
         agent.note_exchange(head.from, head.to);
-        let link = &node.peer_unlinked(head.to).0.link;
+        let link = &node.peers.peer_unlinked(head.to).0.link;
         let _ = match part {
             RecvPart::Own { block, .. } => send_parts(link, head, &[block], number),
             RecvPart::Inline { data, readonly } => {

@@ -1,13 +1,17 @@
 //! Hosts with their relays, the channels between them, and their faults. The test draws the order of all events.
 
+mod call;
+
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
 use runtime::cast::record::LARGE;
-use runtime::cast::{CastCall, Delivery, Effect, InOrder, Relay, Source};
+use runtime::cast::{Delivery, Effect, InOrder, Relay, Source};
 use wire::cast::{CastBody, CastFrame, CastMode};
 use wire::{CallId, GroupId, GroupSlice, MailboxId, ProcUid, Status};
+
+use call::CastCall;
 
 /// A message between two hosts.
 #[derive(Clone, Debug)]
@@ -189,13 +193,13 @@ impl World {
         for proc in &members.procs {
             c.sent.entry(*proc).or_default().push(id);
         }
-        let mut call = mode.reduces().then(|| CastCall::new(mode, members.procs.len() as u32));
+        let mut call = mode.reduces().then(|| CastCall::new(members.procs.len() as u32));
         // The caller knows already which targets have ended.
         let (host, known) = (c.host, self.news.clone());
         for (index, p) in members.procs.iter().enumerate() {
             let notified = !known.iter().any(|(at, who, _)| *at == host && (who == p || self.hosts[self.host_of(*p)].uid == *who));
             if let (Some(call), false, true) = (&mut call, self.lives(*p), notified) {
-                call.on_ended(index as u32, Status::ProcEnded, Arc::new([]));
+                call.on_outcome(index as u32, Status::ProcEnded, b"");
             }
         }
         self.calls.push(Call { source: caller, group, number: cast.number, id, call, taken: false, targets: members.procs.clone() });
@@ -291,11 +295,11 @@ impl World {
         match frame {
             CastFrame::Reduced(r) => {
                 let call = find(&mut self.calls, caller, r.group, r.number);
-                assert!(call.on_reduced(r), "answers of a call came twice");
+                call.on_reduced(r);
             }
             CastFrame::Answer(a) => {
                 let call = find(&mut self.calls, caller, a.group, a.number);
-                call.on_answer(a);
+                call.on_outcome(a.index, a.status, &a.bytes);
             }
             CastFrame::Taken(all) => {
                 for t in all {
@@ -449,7 +453,7 @@ impl World {
         for call in self.calls.iter_mut().filter(|c| self.callers[c.source].host == at) {
             let Some(cell) = &mut call.call else { continue };
             for (index, _) in call.targets.iter().enumerate().filter(|(_, p)| gone.contains(p)) {
-                cell.on_ended(index as u32, Status::ProcEnded, Arc::new([]));
+                cell.on_outcome(index as u32, Status::ProcEnded, b"");
             }
         }
         true

@@ -11,11 +11,11 @@ use net::address::Address;
 use net::trust::{DialTrust, JobId, Policy};
 use net::{Poller, RecvPart, Timeline, WaitEnd, Waiter};
 use runtime::agent::AgentOptions;
+use runtime::agent::simulated::Launcher;
 use runtime::gateway::{Job, Wanted};
-use runtime::node::mailbox::{Consumer, Delivery};
-use runtime::node::payload::OutPart;
-use runtime::node::peer::{Head, Sent};
-use runtime::node::simulated::Launcher;
+use runtime::mailboxes::mailbox::{Consumer, Delivery};
+use runtime::peers::peer::{Head, Sent};
+use runtime::transfers::payload::OutPart;
 use runtime::{Agent, Gateway, Incoming, Mailbox, Mode, Node, Outcome, Payload, PendingCall, SystemEvent};
 use wire::control::ProcPlan;
 use wire::exit::{ExitReason, ProcEnd};
@@ -89,7 +89,7 @@ impl Process {
 
     /// The same for the agent of a host, which has another id in the job of `from`.
     pub fn settle_as(&self, name: ProcUid, from: &Process) -> Vec<SystemEvent> {
-        from.node.send_system(name, MARK, CallId::NONE, vec![]);
+        from.node.replies.send_system(name, MARK, CallId::NONE, vec![]);
         let mut before = Vec::new();
         loop {
             match self.event() {
@@ -100,14 +100,14 @@ impl Process {
     }
 
     pub fn call(&self, mode: Mode, targets: &[ProcUid]) -> Arc<PendingCall> {
-        self.node.new_call(mode, targets.len(), targets.iter().map(|uid| (*uid, BOX)).collect())
+        self.node.calls.start(mode, targets.len(), targets.iter().map(|uid| (*uid, BOX)).collect())
     }
 
     /// Sends a message with these bytes as parts. Parts of 64 KiB and more are in shared memory.
     pub fn send(&self, to: ProcUid, call_id: CallId, parts: &[&[u8]]) -> Sent {
         let payload = Payload::new(&self.node.arena, parts.iter().map(|bytes| OutPart { bytes, readonly: true })).unwrap();
         let head = Head { dest: BOX, sender: MailboxId(5), call_id, method: b"go", ..Head::default() };
-        self.node.send_message(&self.node.peer(to), &head, &payload, Vec::new, true)
+        self.node.messages.send(&self.node.peers.peer(to), &head, &payload, Vec::new, true)
     }
 
     /// Waits until the call is over; the answer of a rank.
@@ -120,7 +120,7 @@ impl Process {
 
     /// Adds an actor that takes messages from the mailbox from now on.
     pub fn actor(&self) -> Actor<'_> {
-        let (mailbox, waiter) = (self.node.mailbox(BOX).unwrap(), self.node.poller.waiter());
+        let (mailbox, waiter) = (self.node.mailboxes.get(BOX).unwrap(), self.node.poller.waiter());
         mailbox.set_consumer(Consumer::Thread(waiter.clone()));
         Actor { process: self, mailbox, waiter }
     }
@@ -137,7 +137,7 @@ impl Actor<'_> {
         loop {
             match self.mailbox.pop() {
                 Some(Delivery::Message(m)) => {
-                    self.process.node.handled(&self.mailbox, m.from, m.cost());
+                    self.process.node.messages.handled(&self.mailbox, m.from, m.cost());
                     return m;
                 }
                 Some(Delivery::Event(_)) => {}
@@ -197,8 +197,7 @@ impl Host {
         let agent = Agent::new(&node, options).unwrap();
         let launcher = Launcher::new(&node);
         agent.simulate(launcher.clone());
-        node.set_agent(agent.clone());
-        let gateway = node.open_gateway();
+        let gateway = agent.open_gateway().unwrap();
         Host { process: Process::new(node), agent, gateway, launcher, io: Some(io) }
     }
 
@@ -217,7 +216,7 @@ impl Host {
     pub fn started(&self) -> Process {
         let uid = self.process.expect(|e| if let SystemEvent::Launch { uid, .. } = e { Some(uid) } else { None });
         let (node, link) = self.launcher.node(uid, NO_THREADS).unwrap();
-        let agent = node.peer_unlinked(self.process.uid()).0;
+        let agent = node.peers.peer_unlinked(self.process.uid()).0;
         agent.link.attach(link).unwrap();
         agent.send_control(Control::Hello { version: 0, uid, pid: std::process::id() });
         let proc = Process::new(node);
@@ -240,7 +239,7 @@ impl Host {
 impl Drop for Host {
     fn drop(&mut self) {
         self.gateway.close(Duration::ZERO);
-        self.process.node.peers().iter().for_each(|p| p.link.close());
+        self.process.node.peers.all().iter().for_each(|p| p.link.close());
         let poller = &self.process.node.poller;
         if let Some(timeline) = poller.timeline() {
             timeline.leave();
@@ -308,7 +307,7 @@ impl Cluster {
     /// The same for a worker that has `bound` to be ready.
     pub fn join_within(&self, wanted: Wanted, bound: Duration) -> Arc<Outcome> {
         let client = &self.client.process;
-        let cell = client.node.new_call(Mode::Gather, 1, Arc::default());
+        let cell = client.node.calls.start(Mode::Gather, 1, Arc::default());
         self.client.gateway.join(&self.job, "a test", wanted, cell.call_id, bound);
         client.answer(&cell, 0)
     }
@@ -320,7 +319,7 @@ impl Cluster {
     /// Joins the workers at these ports together. Returns the outcome of each.
     pub fn attach(&self, ports: &[u16]) -> Vec<Arc<Outcome>> {
         let client = &self.client.process;
-        let cell = client.node.new_call(Mode::Gather, ports.len(), Arc::default());
+        let cell = client.node.calls.start(Mode::Gather, ports.len(), Arc::default());
         let hosts: Vec<ProcUid> = (0..ports.len()).map(host_id).collect();
         self.client.gateway.announce(&self.job, &hosts);
         let wanted = hosts.iter().zip(ports).zip(0..).map(|((host, port), rank)| self.wanted(*host, *port, 0, rank)).collect();
@@ -332,7 +331,7 @@ impl Cluster {
     pub fn use_gateway(&self, port: u16) -> Arc<Outcome> {
         let (client, settings) = (&self.client.process, JobSettings { loss_ms: 60_000, reconnect_ms: 60_000, lease_ms: 0 });
         let job = self.client.gateway.start_gateway_job(settings).unwrap();
-        let cell = client.node.new_call(Mode::Gather, 1, Arc::default());
+        let cell = client.node.calls.start(Mode::Gather, 1, Arc::default());
         let trust = Arc::new(DialTrust::new_client(JobId(job.id.0), self.policy.clone()).unwrap());
         let wanted = Wanted { trust, ..self.wanted(ProcUid(77), port, 0, 0) };
         self.client.gateway.use_gateway(&job, "the gateway", "a test", wanted, cell.call_id, HANG);
@@ -348,8 +347,8 @@ impl Cluster {
     pub fn proc_on(&self, host: ProcUid, worker: usize, uid: u64) -> Process {
         let procs = vec![(ProcUid(uid), ProcPlan::default())];
         // A client that has requested a proc knows on which host the proc is.
-        self.client.process.node.route(ProcUid(uid), host, CLIENT);
-        self.client.process.node.peer(host).send_control(Control::SpawnProcs { owner: CLIENT, procs });
+        self.client.process.node.peers.route(ProcUid(uid), host, CLIENT);
+        self.client.process.node.peers.peer(host).send_control(Control::SpawnProcs { owner: CLIENT, procs });
         self.workers[worker].started()
     }
 }

@@ -1,0 +1,178 @@
+//! The calls of this process that wait for answers.
+//!
+//! | file | noun |
+//! |---|---|
+//! | `pending_call` | one call, with an outcome for each addressed rank |
+//! | `failed_calls` | the calls that have failed and still have a holder |
+//!
+//! A call is pending from `start` until it has all outcomes that it needs, or its user drops it; an outcome that comes later is counted and
+//! dropped. Each rank gets one outcome: an answer, or the end of its process or mesh. `peers` knows which processes have ended; the
+//! housekeeping thread is notified of failed calls that no user has seen.
+
+pub mod failed_calls;
+pub mod pending_call;
+
+use std::collections::{BTreeSet, HashMap};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, RwLock};
+
+use net::lock::lock;
+use wire::{CallId, MailboxId, ProcUid, Status};
+
+use self::failed_calls::FailedCalls;
+use self::pending_call::{Mode, Outcome, PendingCall};
+use crate::peers::Peers;
+use crate::peers::ended::Ended;
+use crate::peers::peer::Peer;
+use crate::sync::{read, write};
+use crate::system::{SystemEvent, SystemQueue};
+
+/// The calls of one process.
+pub struct Calls {
+    peers: Arc<Peers>,
+    system: Arc<SystemQueue>,
+    pending: Mutex<HashMap<CallId, Arc<PendingCall>>>,
+    failed: Mutex<FailedCalls>,
+    next_id: AtomicU64,
+    /// The number of replies whose call was gone.
+    dropped_replies: AtomicU64,
+    /// Meshes whose owner's process has ended and to which this process has handles, with the answer to calls.
+    orphaned: RwLock<HashMap<MailboxId, Arc<[u8]>>>,
+    any_orphaned: AtomicBool,
+}
+
+impl Calls {
+    pub(crate) fn new(peers: &Arc<Peers>, system: &Arc<SystemQueue>) -> Arc<Self> {
+        Arc::new(Calls {
+            peers: peers.clone(),
+            system: system.clone(),
+            pending: Mutex::default(),
+            failed: Mutex::default(),
+            next_id: AtomicU64::new(1),
+            dropped_replies: AtomicU64::new(0),
+            orphaned: RwLock::default(),
+            any_orphaned: AtomicBool::new(false),
+        })
+    }
+
+    /// Makes a pending call with a new call id.
+    pub fn start(&self, mode: Mode, size: usize, targets: Arc<[(ProcUid, MailboxId)]>) -> Arc<PendingCall> {
+        let call_id = CallId(self.next_id.fetch_add(1, Ordering::Relaxed));
+        let call = PendingCall::new(call_id, mode, size, targets);
+        lock(&self.pending).insert(call_id, call.clone());
+        // Checked after the call can be found: `fail_mesh` fails either the calls that it finds, or leads to this check.
+        if self.any_orphaned.load(Ordering::Acquire)
+            && let Some((_, mesh)) = call.targets.first()
+            && let Some(reason) = read(&self.orphaned).get(mesh).cloned()
+        {
+            self.fail_mesh_call(&call, *mesh, &reason);
+        }
+        call
+    }
+
+    /// Removes a call: later answers to it are dropped.
+    pub fn forget(&self, call_id: CallId) {
+        lock(&self.pending).remove(&call_id);
+    }
+
+    /// Drops a call that its user no longer holds.
+    pub fn drop_call(&self, call: &PendingCall) {
+        self.forget(call.call_id);
+        let failed = call.error().is_some_and(|o| matches!(o.status, Status::Failed | Status::ProcEnded));
+        if failed && !call.retrieved.swap(true, Ordering::AcqRel) {
+            let meshes: BTreeSet<_> = call.targets.iter().map(|(_, m)| *m).collect();
+            meshes.into_iter().for_each(|mesh| self.system.push(SystemEvent::Abandoned { mesh }));
+        }
+    }
+
+    /// Drops all calls: the process ends.
+    pub(crate) fn clear(&self) {
+        let all = std::mem::take(&mut *lock(&self.pending));
+        // A call that is freed may take locks of its own.
+        drop(all);
+    }
+
+    /// True if a holder of a call to this mesh may still see the call's failure, now or later.
+    pub fn failure_may_be_seen(&self, mesh: MailboxId) -> bool {
+        let unseen = |c: &Arc<PendingCall>| c.is_about(mesh) && !c.retrieved.load(Ordering::Acquire);
+        let failed = lock(&self.failed).held();
+        failed.iter().any(unseen) || lock(&self.pending).values().any(unseen)
+    }
+
+    pub fn in_flight(&self) -> usize {
+        lock(&self.pending).len()
+    }
+
+    pub fn dropped_replies(&self) -> u64 {
+        self.dropped_replies.load(Ordering::Relaxed)
+    }
+
+    /// The ranks that a call still waits for; empty if it is done or dropped.
+    pub fn unanswered(&self, call_id: CallId) -> Vec<u32> {
+        let call = lock(&self.pending).get(&call_id).cloned();
+        call.filter(|c| !c.is_done(0)).map_or(vec![], |c| c.waiting_for(|_, _| true))
+    }
+
+    /// Records an outcome of a call. Without such a call the outcome is counted as dropped.
+    pub fn complete(&self, call_id: CallId, outcome: Arc<Outcome>) {
+        let call = lock(&self.pending).get(&call_id).cloned();
+        match call {
+            Some(call) => {
+                if matches!(outcome.status, Status::Failed | Status::ProcEnded) {
+                    lock(&self.failed).add(&call);
+                }
+                if call.complete(outcome) {
+                    self.forget(call_id);
+                }
+            }
+            None => {
+                self.dropped_replies.fetch_add(1, Ordering::Relaxed);
+            }
+        }
+    }
+
+    /// Fails one rank of a call because its process has ended.
+    pub fn fail_rank(&self, call: &PendingCall, rank: u32, peer: &Peer) {
+        if let Some(ended) = peer.ended() {
+            self.complete(call.call_id, Outcome::new(rank, Status::ProcEnded, &ended.bytes));
+        }
+    }
+
+    /// Fails the calls to this peer, if it has ended.
+    pub fn fail_peer(&self, peer: &Peer) {
+        if let Some(ended) = peer.ended() {
+            self.fail_peers(&HashMap::from([(peer.uid, ended.clone())]));
+        }
+    }
+
+    /// Fails the calls to these processes, in one pass over the ranks of all calls.
+    pub(crate) fn fail_peers(&self, ended: &HashMap<ProcUid, Arc<Ended>>) {
+        for call in self.all() {
+            for rank in call.waiting_for(|p, _| ended.contains_key(&p)) {
+                let end = call.targets.get(rank as usize).and_then(|(p, _)| ended.get(p));
+                self.complete(call.call_id, Outcome::new(rank, Status::ProcEnded, end.map_or(&b""[..], |e| &e.bytes)));
+            }
+        }
+    }
+
+    /// Takes the end of another owner's mesh: calls to it fail, and messages that wait for its credit are dropped.
+    pub fn fail_mesh(&self, mesh: MailboxId, procs: &[ProcUid], reason: &[u8]) {
+        write(&self.orphaned).insert(mesh, reason.into());
+        self.any_orphaned.store(true, Ordering::Release);
+        self.all().iter().for_each(|call| self.fail_mesh_call(call, mesh, reason));
+        procs.iter().filter_map(|uid| self.peers.known_peer(*uid)).for_each(|peer| peer.forget_window(mesh));
+    }
+
+    /// Fails the ranks of a call that belong to the mesh and whose processes are alive.
+    fn fail_mesh_call(&self, call: &PendingCall, mesh: MailboxId, reason: &[u8]) {
+        // A rank whose process has ended fails with the end of the process as the reason.
+        let lives = |p| self.peers.known_peer(p).is_none_or(|peer| peer.ended().is_none());
+        for rank in call.waiting_for(|p, m| m == mesh && lives(p)) {
+            self.complete(call.call_id, Outcome::new(rank, Status::Failed, reason));
+        }
+    }
+
+    fn all(&self) -> Vec<Arc<PendingCall>> {
+        lock(&self.pending).values().cloned().collect()
+    }
+}
