@@ -292,15 +292,15 @@ def memory_that_is_not_exported():
     assert owner.content.call_one().get()[1050:1054] == b"part"
     # These handles claim to be writable, or longer than they are.
     frozen = owner.share.call_one(5000, readonly=True).get()
-    frozen._readonly = frozen._handle.readonly = False
+    frozen._readonly = frozen.__core__.readonly = False
     failed = reader.write_outcome.call_one(frozen, b"x").get()
     assert failed is not None and owner.content.call_one().get() == pattern(5000), failed
     longer = owner.share.call_one(5000).get()
-    longer._size = longer._handle.nbytes = 5001
+    longer._size = longer.__core__.nbytes = 5001
     kind, text, _ = reader.read_outcome.call_one(longer).get()
     assert kind == "RDMAUnsupportedError" and "bytes to 5,001 of a tensor of 5,000" in text, text
     owner.drop.call_one().get()
-    longer._size = longer._handle.nbytes = 5000
+    longer._size = longer.__core__.nbytes = 5000
     kind, text, _ = reader.read_outcome.call_one(longer).get()
     assert kind == "RDMAReleasedError" and "dropped by its owner" in text, text
     monarch.actor.unhandled_fault_hook = lambda failure: None

@@ -34,7 +34,7 @@ class VerbsOwner(Owner):
 class VerbsReader(Reader):
     @endpoint
     def ready(self, buffer):
-        connection = fabric().peer(buffer._handle.parts()[2]).connection
+        connection = fabric().peer(buffer.__core__.parts()[2]).connection
         return connection.ready
 
     @endpoint
@@ -114,7 +114,7 @@ class VerbsReader(Reader):
     @endpoint
     def ask_owner(self, buffer, body):
         try:
-            return extension.ask(buffer._handle.parts()[2], DEVICES, body).get(timeout=20)
+            return extension.ask(buffer.__core__.parts()[2], DEVICES, body).get(timeout=20)
         except extension.RequestError:
             return None
 
@@ -124,7 +124,7 @@ class VerbsReader(Reader):
         memory = _Noticed(1)
         self.noticed = weakref.ref(memory)
         memory = BufferMemory(memory)
-        step = Step(buffer._handle, READ, Memory(memory.address, 1, False, memory), 1)
+        step = Step(buffer.__core__, READ, Memory(memory.address, 1, False, memory), 1)
         del memory
         self.cell = prepared([step], None).submit(60.0, 1 << 20, None)
         del step

@@ -112,7 +112,7 @@ def test_earlier_events_are_reported_with_their_time(job: ProcessJob) -> None:
 
 
 def test_events_without_an_observer_are_bounded(job: ProcessJob) -> None:
-    history = job._life.history
+    history = job.__core__.history
     for number in range(300):
         history.add(job, "looked", detail=str(number))
     assert len(history._waiting) == 100 and history._waiting[-1]["detail"] == "299"

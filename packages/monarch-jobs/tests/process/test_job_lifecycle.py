@@ -67,7 +67,7 @@ def test_job_has_meshes_of_its_own_kind() -> None:
         assert state.here == this_host()
     assert repr(state).startswith("<JobState hosts: <")
     # Lost hosts are searched among the other meshes.
-    job._life.history._on_event(HostEnd(1, "a host", ExitReason("host_lost")))
+    job.__core__.history._on_event(HostEnd(1, "a host", ExitReason("host_lost")))
     job.kill()
     assert allocations("alloc") == []
 

@@ -166,7 +166,7 @@ def test_kill_ends_the_wait(applied: Callable[..., ProcessJob], attached: dict[s
 
 def test_lost_workers_are_started_again(applied: Callable[..., ProcessJob], attached: dict[str, list[Any]], folder: Path) -> None:
     job = applied({"a": 2})
-    job._life.path = str(folder / "x.json")
+    job.__core__.path = str(folder / "x.json")
     job.state()
     job.dump("x.json")
     wait_for(job, "joined", 2)

@@ -250,7 +250,7 @@ def test_job_without_its_client_ends(jobs: Jobs) -> None:
     jobs.folder.mkdir()
     job_id = jobs.cluster.run("sbatch", "--parsable", stdin=text).strip()
     job._ids = job._launcher()._new_ids(job_id, None, str(jobs.folder))
-    job._life.active = True
+    job.__core__.active = True
     status = jobs.until(job, lambda status: status.phase == "ended")
     assert status.detail.startswith("FAILED") and "exit code 75" in status.detail and "its client is gone" in status.detail
 

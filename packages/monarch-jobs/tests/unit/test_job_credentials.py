@@ -93,7 +93,7 @@ def test_malformed_identity_names_no_directory() -> None:
 def test_context_is_exported_to_another_machine(tmp_path: Path, apply_id: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(export._SCRYPT, "n", 2)
     job = ProcessJob({"a": 1})
-    job._life.apply_id, job._life.active = apply_id, True
+    job.__core__.apply_id, job.__core__.active = apply_id, True
     job._ids = {"workers": []}
     secret = credentials.make(apply_id)
     contexts.create("mine")

@@ -69,7 +69,7 @@ def test_bad_arguments_are_refused_by_name(make: Callable[[], object], error: ty
 def test_work_ends_while_the_keeper_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
     """The keeper forwards the port through which hosts are asked to end it."""
     job, order = _job(), list[str]()
-    job._life.apply_id, job._life.active, job.cluster_ = JOB, True, MemoryCluster()
+    job.__core__.apply_id, job.__core__.active, job.cluster_ = JOB, True, MemoryCluster()
     monkeypatch.setattr(KubernetesJob, "_stop_work", lambda self: order.append("work"))
     monkeypatch.setattr(Keeper, "end", lambda self: order.append("keeper"))
     monkeypatch.setattr(KubernetesJob, "_kill", lambda self: order.append("pods"))

@@ -122,7 +122,7 @@ def test_buffers_dropped_by_others_are_not_remembered():
         buffer = RDMABuffer(memoryview(bytearray(8)))
         data.append(pickle.dumps(buffer))
         forgotten.prune(process.bulk)
-        forgotten.give(buffer, buffer._handle, 1, 8)
+        forgotten.give(buffer, buffer.__core__, 1, 8)
         del buffer
         if len(data) > 100:
             pickle.loads(data.pop(0)).drop().get()
@@ -141,7 +141,7 @@ def test_warning_counts_covered_bytes_once():
         assert forgotten.warning(process.bulk) == ""
         buffer = RDMABuffer(part)
         data.append(pickle.dumps(buffer))
-        forgotten.give(buffer, buffer._handle, 4096 * len(data), buffer.size())
+        forgotten.give(buffer, buffer.__core__, 4096 * len(data), buffer.size())
         del buffer
     assert "1,073,745,920 bytes were held until exit by 2 RDMA buffers" in forgotten.warning(process.bulk)
     for packed in data:

@@ -117,7 +117,7 @@ def test_buffers_are_reported_by_number_until_they_end(observer: Observer, share
     sharer.drop.call_one().get()
     observer.until("rdma_buffers", lambda row: (row["proc"], row["buffer"], row.get("ended")) == (made["proc"], made["buffer"], True))
     # No row has the capability.
-    id = given._handle.parts()[0]
+    id = given.__core__.parts()[0]
     shown = repr(observer.rows)
     assert id.hex() not in shown and str(int.from_bytes(id, "little")) not in shown and str(int.from_bytes(id, "big")) not in shown
 

@@ -15,7 +15,7 @@ from monarch.job._job import hooks
 from monarch.job._job.job_state import JobState, check_mesh_names
 from monarch.job._job.launcher import HealReport, JobStatus, LogFile, Plan
 from monarch.job._job.saved import decode, encode, load_if_there, write
-from monarch.job._job.trait import BATCH, BATCH_FILE, JobTrait, current, is_alive, life_of
+from monarch.job._job.trait import BATCH, BATCH_FILE, JobTrait, current, is_alive
 from monarch.job._machine import sessions
 from monarch.job._machine.notice import notice
 from monarch.job._machine.sessions import Session
@@ -101,7 +101,7 @@ class LocalJob(JobTrait):
             argv = [sys.executable, "-c", _GATED, str(gate), script]
             session = sessions.start(argv, env, self.apply_id, out, err, keep=(gate,))
             self._script = {"path": script, "pid": session.pid, "start": session.start, "logs": logs}
-            self._life.active = True
+            self.__core__.active = True
             write(DEFAULT_JOB_PATH, BatchJob(self))
             os.write(opened, b"!")
         finally:
@@ -118,7 +118,7 @@ class LocalJob(JobTrait):
         session = self._session()
         if session is None:
             # Without a script nothing outlives the client.
-            alive = self._life.path is None or not self._life.loaded
+            alive = self.__core__.path is None or not self.__core__.loaded
             return JobStatus("running", "the machine of the client", []) if alive else JobStatus("ended", "its client is gone", [])
         if sessions.is_running(session):
             return JobStatus("running", f"script {self._where()}", [])
@@ -169,8 +169,8 @@ class BatchJob(JobTrait):
     def __init__(self, job: JobTrait) -> None:
         super().__init__()
         self.job_ = job
-        self._life.apply_id = job.apply_id
-        self._life.active = job.active
+        self.__core__.apply_id = job.apply_id
+        self.__core__.active = job.active
 
     def plan(self) -> Plan:
         return self.job_.plan()
@@ -230,7 +230,7 @@ class BatchJob(JobTrait):
 
     def _load(self, saved: dict[str, Any]) -> None:
         self.job_ = decode(json.dumps(saved["job"]).encode(), JobTrait, "the surrounding job")
-        life_of(self.job_).inside = self
+        self.job_.__core__.inside = self
 
 
 def batch_path(job: JobTrait) -> str | None:

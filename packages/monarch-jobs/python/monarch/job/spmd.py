@@ -21,7 +21,7 @@ from monarch.job._job import hooks, saved
 from monarch.job._job.healer import first_mesh
 from monarch.job._job.job_state import JobState
 from monarch.job._job.launcher import HealReport, JobStatus, LogFile, Plan
-from monarch.job._job.trait import JobTrait, is_alive, life_of
+from monarch.job._job.trait import JobTrait, is_alive
 from monarch.job._machine.notice import notice
 from monarch.job.errors import JobEndedError, JobError
 from monarch.job.store import StoreJob as StoreJob
@@ -276,5 +276,5 @@ def _end_cached() -> None:
 
 def _decoded(text: str) -> JobTrait:
     found = saved.decode(text.encode(), JobTrait)
-    life_of(found).loaded = True
+    found.__core__.loaded = True
     return found

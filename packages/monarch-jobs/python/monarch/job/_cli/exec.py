@@ -141,10 +141,10 @@ class _Gathered(NamedTuple):
 
 def _gathered(job: JobTrait, chosen: tuple[list[str], JobState, dict[str, int] | None, dict[str, int]]) -> _Gathered | None:
     """The first gather mount of the job that has all meshes of the command."""
-    from monarch.job._job.trait import current, life_of
+    from monarch.job._job.trait import current
 
     names, state, _, per_host = chosen
-    for one in life_of(current(job)).features:
+    for one in current(job).__core__.features:
         if one.name != "gather_mount":
             continue
         remote, local, meshes = (one.configured.get(key) for key in ("remote", "local", "meshes"))

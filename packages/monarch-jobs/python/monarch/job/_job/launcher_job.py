@@ -15,7 +15,7 @@ from monarch.job._job.host_end import leave, shut_down
 from monarch.job._job.job_state import JobState, check_count, check_mesh_names
 from monarch.job._job.launcher import HealReport, Host, HostStatus, JobStatus, Launcher, Plan
 from monarch.job._job.saved import launcher_factory, write
-from monarch.job._job.trait import JobTrait, life_of, refresh
+from monarch.job._job.trait import JobTrait, refresh
 from monarch.job._job.watch import AddressWatch, Promise
 from monarch.job.errors import JobError
 
@@ -227,8 +227,8 @@ class LauncherJob(JobTrait):
 
     def _save(self) -> None:
         """Writes the state file that has this job, if there is one."""
-        record = self._life.inside or self
-        path = life_of(record).path
+        record = self.__core__.inside or self
+        path = record.__core__.path
         if path is not None:
             write(path, record)
 

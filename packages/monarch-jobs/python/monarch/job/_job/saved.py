@@ -9,8 +9,7 @@ import os
 import sys
 from collections.abc import Callable, Mapping
 from importlib import import_module
-from operator import attrgetter
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from monarch.job._files import contexts, state_file
 from monarch.job._files.state_file import DEFAULT_JOB_PATH
@@ -54,8 +53,14 @@ class Saved:
         self.history = History()
 
 
-J = TypeVar("J", bound=hooks.Job)
-_saved: Callable[[hooks.Job], Saved] = attrgetter("_life")
+class SavedJob(hooks.Job, Protocol):
+    """A job, as far as this module needs it."""
+
+    @property
+    def __core__(self) -> Saved: ...
+
+
+J = TypeVar("J", bound=SavedJob)
 
 
 def kind_of(job: hooks.Job) -> str:
@@ -126,9 +131,9 @@ def _imported(module: str, name: str, kind: str, base: type[J]) -> Any:
     return found
 
 
-def encode(job: hooks.Job) -> bytes:
+def encode(job: SavedJob) -> bytes:
     """The job as JSON; `JobError` names the attribute that JSON cannot hold."""
-    life = _saved(job)
+    life = job.__core__
     try:
         return state_file.encode(kind_of(job), life.apply_id, life.active, hooks.dump(job), [one.encode() for one in life.features])
     except TypeError as e:
@@ -149,7 +154,7 @@ def decode(data: bytes, base: type[J], path: str = "the data") -> J:
         raise StateFileError(f"has no field {e}", path=path, field="job") from e
     except (ValueError, TypeError, AttributeError, LookupError, ArithmeticError) as e:  # pydantic's errors are ValueErrors
         raise state_file.invalid(e, data, path) from e
-    life = _saved(job)
+    life = job.__core__
     life.apply_id, life.active = record.apply_id, record.active
     life.features = [Carried(one.name, one.configured, one.saved) for one in record.features]
     return job
@@ -171,14 +176,14 @@ def load_if_there(path: str, base: type[J]) -> J | None:
     if data is None:
         return None
     job = decode(data, base, path)
-    life = _saved(job)
+    life = job.__core__
     life.path, life.content, life.loaded = os.path.realpath(path), data, True
     return job
 
 
 def changed(job: J, base: type[J]) -> J | None:
     """The job as another process has saved it since this one has read or written its state file; None where no process has."""
-    life = _saved(job)
+    life = job.__core__
     if life.path is None or life.content is None:
         return None
     data = state_file.read_if_there(life.path)
@@ -191,7 +196,7 @@ def changed(job: J, base: type[J]) -> J | None:
     return found
 
 
-def write(path: str, job: hooks.Job, *, is_own: bool = True) -> None:
+def write(path: str, job: SavedJob, *, is_own: bool = True) -> None:
     """Writes the job in one step, 0600; follows a symlink. Its own file is removed when the job is killed."""
     data = encode(job)
     if os.path.normpath(path) == DEFAULT_JOB_PATH:
@@ -201,5 +206,5 @@ def write(path: str, job: hooks.Job, *, is_own: bool = True) -> None:
             raise state_file.os_error("cannot be written", path, e) from None
     real = state_file.write(path, data)
     if is_own:
-        life = _saved(job)
+        life = job.__core__
         life.path, life.content = real, data

@@ -13,7 +13,6 @@ import uuid
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 from monarch.config import get_global_config
@@ -81,7 +80,7 @@ class JobTrait(ABC):
     kind: str = ""
 
     def __init__(self) -> None:
-        self._life.apply_id = None
+        self.__core__.apply_id = None
 
     # The interface for users.
 
@@ -99,7 +98,7 @@ class JobTrait(ABC):
         `cached_path=None` no file is read or written. Raises `SubmitError` as `apply`, `StateFileError` for the file, `JobError` if the
         allocation cannot be reached, and errors of features.
         """
-        with holding(features.need_hosts(self._life.features)):
+        with holding(features.need_hosts(self.__core__.features)):
             found = _find_hosts(self, cached_path)
         return _with_features(self, found)
 
@@ -113,12 +112,12 @@ class JobTrait(ABC):
     @property
     def active(self) -> bool:
         """Is there an allocation, as far as this object knows?"""
-        return life_of(current(self)).active
+        return current(self).__core__.active
 
     @property
     def apply_id(self) -> str | None:
         """A fresh uuid per allocation; None without one."""
-        return life_of(current(self)).apply_id
+        return current(self).__core__.apply_id
 
     def dump(self, filename: str) -> None:
         """Writes the job as JSON, for `job_load`; follows a symlink. `JobError` names an attribute that JSON cannot hold."""
@@ -132,7 +131,7 @@ class JobTrait(ABC):
         """One look at the scheduler and the hosts."""
         job = current(self)
         refresh(job)
-        return hooks.poll(job) if life_of(job).active else JobStatus("none", "not submitted", [])
+        return hooks.poll(job) if job.__core__.active else JobStatus("none", "not submitted", [])
 
     def heal(self, *, timeout: float | None = None) -> HealReport:
         """Does the least that brings lost hosts back, within `timeout` seconds; the next `state()` has them.
@@ -143,7 +142,7 @@ class JobTrait(ABC):
         end = None if timeout is None else time.monotonic() + timeout
         with audit.recorded("heal", _audit_name(job)):
             report = hooks.heal(job)(timeout)
-        life_of(job).history.healed(job, report)
+        job.__core__.history.healed(job, report)
         _renew_services(job, end)
         return report
 
@@ -156,13 +155,13 @@ class JobTrait(ABC):
     ) -> Self:
         """Needs monarch-telemetry; without that wheel there is one warning, and the job runs."""
         features.add_best_effort(
-            self._life.features, "telemetry", "enable_telemetry", {"config": config, "mesh_admin_config": mesh_admin_config, **kwargs}
+            self.__core__.features, "telemetry", "enable_telemetry", {"config": config, "mesh_admin_config": mesh_admin_config, **kwargs}
         )
         return self
 
     def enable_admin(self, config: MeshAdminConfig | None = None, **kwargs: Any) -> Self:
         """Needs monarch-telemetry; without that wheel there is one warning, and the job runs."""
-        features.add_best_effort(self._life.features, "admin", "enable_admin", {"config": config, **kwargs})
+        features.add_best_effort(self.__core__.features, "admin", "enable_admin", {"config": config, **kwargs})
         return self
 
     def remote_mount(
@@ -175,12 +174,12 @@ class JobTrait(ABC):
     ) -> None:
         """Needs monarch-fs."""
         arguments = {"source": source, "mntpoint": mntpoint, "meshes": meshes, "python_exe": python_exe, **kwargs}
-        features.add_mount(self._life.features, "remote_mount", arguments)
+        features.add_mount(self.__core__.features, "remote_mount", arguments)
 
     def gather_mount(self, remote_mount_point: str, local_mount_point: str, meshes: list[str] | None = None) -> None:
         """Needs monarch-fs."""
         arguments = {"remote_mount_point": remote_mount_point, "local_mount_point": local_mount_point, "meshes": meshes}
-        features.add_mount(self._life.features, "gather_mount", arguments)
+        features.add_mount(self.__core__.features, "gather_mount", arguments)
 
     def profile(self, *, on_trace_ready: Callable[..., Any] | None = None) -> Any:
         """Needs monarch-telemetry."""
@@ -262,7 +261,7 @@ class JobTrait(ABC):
     # The interface for the rest of the package.
 
     @property
-    def _life(self) -> Life:
+    def __core__(self) -> Life:
         # The object is made here and not in `__init__`, which a subclass may forget to call and loading does not call.
         found: Life = vars(self).setdefault("life_", Life())
         return found
@@ -278,15 +277,12 @@ class JobTrait(ABC):
 
 def _audit_name(job: JobTrait) -> str:
     """The job in the audit log: `apply_id` distinguishes it from the others."""
-    return f"{hooks.kind_name(job)} job {life_of(job).apply_id or ''}".rstrip()
-
-
-life_of: Callable[[JobTrait], Life] = attrgetter("_life")
+    return f"{hooks.kind_name(job)} job {job.__core__.apply_id or ''}".rstrip()
 
 
 def current(job: JobTrait) -> JobTrait:
     """The job that has the allocation: this one, or the one that stands in for it."""
-    return life_of(job).stand_in or job
+    return job.__core__.stand_in or job
 
 
 def reconnect(job: JobTrait) -> JobState:
@@ -300,7 +296,7 @@ def reconnect(job: JobTrait) -> JobState:
 
 def intended(job: JobTrait) -> JobTrait:
     """The job, or the one of local processes that reproduces it, if the environment asks for that."""
-    life = life_of(job)
+    life = job.__core__
     if life.stand_in is None:
         if life.active or not local_reproduction.is_requested():
             return job
@@ -320,7 +316,7 @@ def _as_processes(job: JobTrait) -> JobTrait:
 def _submit(job: JobTrait, client_script: str | None) -> None:
     """Submits the job, or the one that reproduces it; one that is active stays as it is."""
     job = intended(job)
-    life = life_of(job)
+    life = job.__core__
     if life.active:
         return
     life.apply_id = str(uuid.uuid4())
@@ -353,7 +349,7 @@ def _take_back(job: JobTrait) -> None:
         failed.append(f"no answer within {CANCEL_SECONDS:.0f} s")
     if failed:
         notice(f"{hooks.title(job)}: could not be cancelled ({'; '.join(failed)}), it may go on: {where}")
-    life = life_of(job)
+    life = job.__core__
     apply_id = life.apply_id
     if apply_id is not None and not failed:
         try:
@@ -368,7 +364,7 @@ def _take_back(job: JobTrait) -> None:
 def _find_hosts(job: JobTrait, cached_path: str | None) -> JobState:
     """Finds or submits the job that has the allocation, and connects to that one."""
     holder = current(job)
-    if life_of(holder).active:
+    if holder.__core__.active:
         if is_alive(holder):
             return _connect(holder)
         _kill(job)  # the rest of the job: credentials, the file
@@ -390,7 +386,7 @@ def _kept_or_submitted(job: JobTrait, wanted: JobTrait, cached_path: str) -> Job
     if kept is not None:
         if is_alive(kept):
             if kept.can_run(wanted):
-                life_of(job).stand_in = kept
+                job.__core__.stand_in = kept
                 return kept
             title = f"{hooks.title(kept)}, {hooks.where(kept)}"
             notice(f"monarch: the job in {cached_path} cannot run what is asked for now, it is killed: {title}")
@@ -409,7 +405,7 @@ def _connect(job: JobTrait) -> JobState:
         audit.record("attach", target, f"{type(e).__name__}: {e}".partition("\n")[0])
         raise
     _set_healers(job, found)
-    life = life_of(job)
+    life = job.__core__
     if found is not life.attached:
         life.attached = found
         audit.record("attach", target, trust_all=get_global_config()["trust_all"] or None)
@@ -424,7 +420,7 @@ def _connect(job: JobTrait) -> JobState:
 
 def refresh(job: JobTrait) -> bool:
     """Takes over what another process has done with the allocation, such as healing it; True where there was something."""
-    job = life_of(job).inside or job
+    job = job.__core__.inside or job
     try:
         found = saved.changed(job, JobTrait)
     except StateFileError:
@@ -449,7 +445,7 @@ def _surrounding(job: JobTrait, cached_path: str | None) -> JobState:
     kept = saved.load(os.environ.get(BATCH_FILE) or cached_path or DEFAULT_JOB_PATH, JobTrait)
     batch_job: Any = saved.class_of("batch")
     batch: Any = kept if isinstance(kept, batch_job) else batch_job(kept)
-    life_of(job).stand_in = batch
+    job.__core__.stand_in = batch
     found: JobState = hooks.surround(batch)
     _set_healers(batch, found)
     return found
@@ -463,13 +459,13 @@ def is_alive(job: JobTrait) -> bool:
 def _kill(job: JobTrait) -> None:
     """Every step is tried. The state file stays while the allocation could not be ended: it names that allocation."""
     asked, job = job, current(job)
-    with credentials.lock(life_of(job).apply_id):
+    with credentials.lock(job.__core__.apply_id):
         refresh(job)
         _end(asked, job)
 
 
 def _end(asked: JobTrait, job: JobTrait) -> None:
-    life = life_of(job)
+    life = job.__core__
     apply_id, path = life.apply_id, life.path
     failed: list[tuple[str, Exception]] = []
 
@@ -499,7 +495,7 @@ def _end(asked: JobTrait, job: JobTrait) -> None:
     if ended:
         life.active = False
         life.apply_id = life.path = None
-        life_of(asked).stand_in = None
+        asked.__core__.stand_in = None
     if was_active:
         life.attached = None
         audit.record("kill", target, "; ".join(f"could not {what}: {type(e).__name__}" for what, e in failed) or "done")
@@ -513,14 +509,14 @@ def add_feature(job: JobTrait, name: str, /, **arguments: Any) -> None:
 
     `JobError` if no wheel has a feature of this name, or if it cannot be loaded; for the arguments, what the feature raises.
     """
-    features.add(life_of(job).features, name, arguments)
+    features.add(job.__core__.features, name, arguments)
 
 
 def keeper_of(job: JobTrait) -> Keeper:
     """The keeper of the job's allocation, which need not run; `JobError` without an allocation."""
     holder = current(job)
-    apply_id = life_of(holder).apply_id
-    if apply_id is None or not life_of(holder).active:
+    apply_id = holder.__core__.apply_id
+    if apply_id is None or not holder.__core__.active:
         raise JobError("has no allocation, so it has no keeper", title=hooks.title(holder), hint="call apply() or state() first")
     return Keeper(apply_id, hooks.title(holder), lambda: _launch(holder))
 
@@ -552,13 +548,13 @@ def _launch(job: JobTrait) -> Launch:
             title=hooks.title(job),
             hint="move the class to a module",
         )
-    return Launch(saved.encode(job).decode(), life_of(job).path, [] if inner.kind else [module])
+    return Launch(saved.encode(job).decode(), job.__core__.path, [] if inner.kind else [module])
 
 
 def _telemetry(job: JobTrait, method: str) -> TelemetryFeature:
     if features.is_missing("telemetry"):
         features.absent(method, "monarch-telemetry")
-    found = next((one.feature for one in life_of(current(job)).features if one.name == "telemetry"), None)
+    found = next((one.feature for one in current(job).__core__.features if one.name == "telemetry"), None)
     if not isinstance(found, TelemetryFeature):
         raise JobError(f"JobTrait.{method} needs telemetry", title=hooks.title(job), hint="call enable_telemetry() before state()")
     return found
@@ -566,7 +562,7 @@ def _telemetry(job: JobTrait, method: str) -> TelemetryFeature:
 
 def _set_healers(job: JobTrait, found: JobState) -> None:
     # `state` would submit a job that has ended.
-    Healing(job, life_of(job).healing, lambda: _with_features(job, _connect(job))).set(found)
+    Healing(job, job.__core__.healing, lambda: _with_features(job, _connect(job))).set(found)
 
 
 def _with_features(job: JobTrait, found: JobState) -> JobState:
@@ -579,10 +575,10 @@ def _with_features(job: JobTrait, found: JobState) -> JobState:
 def _start_features(job: JobTrait, found: JobState) -> None:
     """Starts what the job was configured with; the job that has the allocation takes the configuration over."""
     holder = current(job)
-    life, title = life_of(holder), hooks.title(holder)
+    life, title = holder.__core__, hooks.title(holder)
     carried = life.features
     if holder is not job:
-        for one in features.take_over(life_of(job).features, carried):
+        for one in features.take_over(job.__core__.features, carried):
             try:
                 features.stop(one)
             except Exception as e:  # the job no longer asks for it

@@ -19,7 +19,7 @@ from monarch.extension.mesh import lost_hosts
 from monarch.job._files import audit
 from monarch.job._job import hooks, saved
 from monarch.job._job.job_state import meshes_of
-from monarch.job._job.trait import JobTrait, life_of, refresh
+from monarch.job._job.trait import JobTrait, refresh
 from monarch.job.errors import JobEndedError, JobError
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ class KeptJob:
         for module in modules:
             importlib.import_module(module)
         self.job = saved.decode(record.encode(), JobTrait)
-        life = life_of(self.job)
+        life = self.job.__core__
         life.path, life.content = path, record.encode()
         self._lock = threading.Lock()
         self._news = threading.Event()

@@ -16,7 +16,7 @@ from monarch.job._job.gateway import attach_gateway
 from monarch.job._job.host_end import leave, stop_procs
 from monarch.job._job.launcher import Host, JobStatus, LogFile
 from monarch.job._job.launcher_job import LauncherJob
-from monarch.job._job.trait import current, keeper_of, life_of
+from monarch.job._job.trait import current, keeper_of
 from monarch.job._job.watch import ANSWER_S, EndWatch, answer_within, until_joined
 from monarch.job._machine.notice import notice
 from monarch.job.errors import CredentialsError, JobError, JoinTimeoutError, SubmitError
@@ -300,7 +300,7 @@ class KubernetesJob(LauncherJob):
     def _reach_late(self) -> None:
         """In the thread that waits for the pods. Other processes of the job go through the same gateway."""
         self._reach()
-        path = life_of(self._life.inside or self).path
+        path = (self.__core__.inside or self).__core__.path
         if path is not None and os.path.exists(path):
             with credentials.lock(self.apply_id):
                 self._save()

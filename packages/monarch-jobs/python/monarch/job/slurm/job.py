@@ -173,7 +173,7 @@ class SlurmJob(LauncherJob):
         path = batch_path(self)
         super()._create(client_script)
         assert self._ids is not None and self.apply_id is not None
-        self._life.active = True
+        self.__core__.active = True
         launcher = self._launcher()
         if path is not None:
             saved.write(path, self)

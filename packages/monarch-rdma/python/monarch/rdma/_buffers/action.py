@@ -9,7 +9,7 @@ from monarch.rdma._buffers.arguments import check_word, reading, writing
 from monarch.rdma._buffers.plan import RDMAPlan, in_flight, opened
 from monarch.rdma._transfer.memory import local_memory
 from monarch.rdma._transfer.operation import COMPARE_AND_SWAP, FETCH_ADD, READ, WRITE, Operation
-from monarch.rdma._transfer.remote_buffer import handle_of, peer_of
+from monarch.rdma._transfer.remote_buffer import peer_of
 from monarch.rdma.errors import RDMAAccessError, RDMAUnsupportedError
 
 if TYPE_CHECKING:
@@ -67,7 +67,7 @@ class RDMAAction:
 
     def _word(self, src: RDMABuffer, dst: Any) -> Memory:
         memory = local_memory(dst)
-        if memory.device is not None or not isinstance(handle_of(src), Handle):
+        if memory.device is not None or not isinstance(src.__core__, Handle):
             raise RDMAUnsupportedError(f"atomic operation on {_WORD} bytes, {peer_of(src)}: memory of a GPU has none")
         if memory.readonly:
             raise ValueError("the local memory is read-only: it cannot take the previous value")

@@ -70,10 +70,10 @@ class RDMABuffer:
     """
 
     __slots__ = (
+        "__core__",
         "__weakref__",
         "_address",
         "_backend",
-        "_handle",
         "_host",
         "_made",
         "_number",
@@ -87,7 +87,7 @@ class RDMABuffer:
     )
     # The address of a buffer that was registered here and never pickled; else 0.
     _address: int
-    _handle: Handle | DeviceHandle
+    __core__: Handle | DeviceHandle
     _size: int
     _readonly: bool
     _host: str
@@ -140,7 +140,7 @@ class RDMABuffer:
         made: bool,
     ) -> None:
         self._address = self._number = 0
-        self._handle = handle
+        self.__core__ = handle
         self._size = size
         self._readonly = readonly
         self._host, self._places = host
@@ -164,14 +164,14 @@ class RDMABuffer:
         """
         way = self._way()
         try:
-            return way.open(self._handle, OPENING)
+            return way.open(self.__core__, OPENING)
         except BulkFailed as e:
             raise as_error(e.args[0], "open", self._peer(), OPENING) from None
 
     @property
     def owner(self) -> str:
         """The process that the memory belongs to, for people."""
-        return f"{extension.ProcId(self._handle.parts()[2])}@{self._host}:{self._pid}"
+        return f"{extension.ProcId(self.__core__.parts()[2])}@{self._host}:{self._pid}"
 
     @property
     def readonly(self) -> bool:
@@ -255,9 +255,9 @@ class RDMABuffer:
         if is_recording():
             from monarch.rdma._buffers.observation import Began
 
-            began = Began.now(operation, self._way(), self._handle, self._peer(), nbytes)
+            began = Began.now(operation, self._way(), self.__core__, self._peer(), nbytes)
         try:
-            cell = self._way().copy(self._handle, write, memory, offset, nbytes, timeout)
+            cell = self._way().copy(self.__core__, write, memory, offset, nbytes, timeout)
         except BulkFailed as e:
             if began is not None:
                 began.refused(e.args[0])
@@ -265,7 +265,7 @@ class RDMABuffer:
         if cell is None:
             future = bulk.done()
         else:
-            future = bulk.future_of(cell, decoder(operation, {self._handle.parts()[2]: self._peer()}, timeout))
+            future = bulk.future_of(cell, decoder(operation, {self.__core__.parts()[2]: self._peer()}, timeout))
         return future if began is None else began.over(future, cell)
 
     def restrict(self, *, offset: int = 0, length: int | None = None, readonly: bool = True) -> RDMABuffer:
@@ -281,7 +281,7 @@ class RDMABuffer:
         if self._readonly and not readonly:
             raise RDMAAccessError(f"restriction to {length:,} bytes, {self._peer()}: a read-only handle has read-only parts")
         try:
-            handle = self._handle.restrict(offset, length, bool(readonly), OPENING)
+            handle = self.__core__.restrict(offset, length, bool(readonly), OPENING)
         except BulkFailed as e:
             raise as_error(e.args[0], "restriction", self._peer(), OPENING) from None
         part = RDMABuffer.__new__(RDMABuffer)
@@ -296,7 +296,7 @@ class RDMABuffer:
         """
         self._way()
         try:
-            return memoryview(self._handle.map(OPENING))  # pyright: ignore[reportArgumentType]
+            return memoryview(self.__core__.map(OPENING))  # pyright: ignore[reportArgumentType]
         except BulkFailed as e:
             raise as_error(e.args[0], "map", self._peer(), OPENING) from None
 
@@ -307,14 +307,14 @@ class RDMABuffer:
         """
         if self._readonly and not self._made:
             raise RDMAAccessError(f"drop of {self._size:,} bytes, {self._peer()}: the handle is read-only")
-        cell = self._handle.drop(60.0)
+        cell = self.__core__.drop(60.0)
         if self._number and is_recording():
             from monarch.rdma._buffers import observation
 
             observation.dropped(self._number)
         if self._path is not None:
-            self._path.forget(self._handle)
-        return bulk.done() if cell is None else bulk.future_of(cell, decoder("drop", {self._handle.parts()[2]: self._peer()}, 60.0))
+            self._path.forget(self.__core__)
+        return bulk.done() if cell is None else bulk.future_of(cell, decoder("drop", {self.__core__.parts()[2]: self._peer()}, 60.0))
 
     def _way(self) -> Path:
         way = self._path
@@ -338,17 +338,17 @@ class RDMABuffer:
         await self.drop()
 
     def _packed(self) -> bytes:
-        id, epoch, owner, size, readonly = self._handle.parts()
+        id, epoch, owner, size, readonly = self.__core__.parts()
         process = this_process()
         given: RDMABuffer | None = self
         while given is not None:
             try:
-                given._handle.give()
+                given.__core__.give()
             except BulkFailed as e:
                 raise as_error(e.args[0], "share", self._peer()) from None
             if given._address:
                 process.forgotten.prune(process.bulk)
-                handle = given._handle if isinstance(given._handle, Handle) else given._handle.block
+                handle = given.__core__ if isinstance(given.__core__, Handle) else given.__core__.block
                 process.forgotten.give(given, handle, given._address, given._size)
                 given._address = 0
                 if given._number and is_recording():
@@ -357,8 +357,8 @@ class RDMABuffer:
                     observation.given(given._number)
             given = given._whole
         backend, rest = _BACKENDS.index(self._backend), self._host.encode()
-        if not isinstance(self._handle, Handle):
-            backend, rest = backend | _ON_DEVICE, _DEVICE_OFFSET.pack(self._handle.offset) + rest
+        if not isinstance(self.__core__, Handle):
+            backend, rest = backend | _ON_DEVICE, _DEVICE_OFFSET.pack(self.__core__.offset) + rest
         (job, agent), *others = extension.places() if self._places is None else self._places
         del others[:-_MOST_PLACES]
         head = _PICKLED.pack(id, epoch, owner, size, readonly, job, self._pid, self._record.host, backend, agent, len(others))

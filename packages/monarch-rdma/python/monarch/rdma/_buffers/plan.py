@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 from monarch.extension import bulk
@@ -10,16 +9,15 @@ from monarch.extension.events import is_recording
 from monarch.rdma._buffers.arguments import check_timeout
 from monarch.rdma._transfer.failure import decoder
 from monarch.rdma._transfer.operation import NAMES
-from monarch.rdma._transfer.remote_buffer import handle_of, path_of, peer_of
+from monarch.rdma._transfer.remote_buffer import path_of, peer_of
 from monarch.rdma.paths.host_memory import HOST_MEMORY
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
     from monarch.actor import Future, Port
     from monarch.rdma._buffers.observation import Began
     from monarch.rdma._transfer.operation import Operation
-    from monarch.rdma.paths.path import Prepared
 
 # Seconds that the preparation waits for owners that do not answer. The first submit finds missing information.
 _OPENING = 2.0
@@ -31,7 +29,7 @@ class RDMAPlan:
     `nbytes` is how many bytes a submit moves, `ops` how many operations it has.
     """
 
-    __slots__ = ("_first", "_op", "_peers", "_plan", "_way", "nbytes", "ops")
+    __slots__ = ("_first", "_op", "_peers", "__core__", "_way", "nbytes", "ops")
     nbytes: int
     ops: int
 
@@ -42,12 +40,12 @@ class RDMAPlan:
         # Choosing fails if no transport reaches a buffer. Operations that a transport does not support use that of this host.
         ways = {path_of(buffer) for buffer in buffers}
         self._way = next((way for way in ways if way is not HOST_MEMORY), HOST_MEMORY)
-        self._peers = {handle_of(buffer).parts()[2]: peer_of(buffer) for buffer in buffers}
-        self._plan = self._way.plan(operations)
+        self._peers = {buffer.__core__.parts()[2]: peer_of(buffer) for buffer in buffers}
+        self.__core__ = self._way.plan(operations)
         # The form of a submit in rows of telemetry.
         kinds = {op.kind for op in operations}
         self._op = NAMES[kinds.pop()] if len(kinds) == 1 else "batch"
-        self._first = handle_of(operations[0].buffer) if operations else None
+        self._first = operations[0].buffer.__core__ if operations else None
 
     def submit(self, *, timeout: float = 60, notify: tuple[Port[Any], object] | None = None) -> Future[None]:
         """Starts all operations, which run at the same time in no order; after those of an earlier submit of this plan.
@@ -61,7 +59,7 @@ class RDMAPlan:
             from monarch.rdma._buffers.observation import Began
 
             began = Began.now(self._op, self._way, self._first, ", ".join(self._peers.values()), self.nbytes)
-        cell = self._way.submit(self._plan, seconds, None if notify is None else bulk.notify(*notify))
+        cell = self._way.submit(self.__core__, seconds, None if notify is None else bulk.notify(*notify))
         operation = f"batch of {self.ops:,} operation{'s' * (self.ops != 1)}"
         future = bulk.future_of(cell, decoder(operation, self._peers, seconds))
         return future if began is None else began.over(future, cell)
@@ -70,15 +68,12 @@ class RDMAPlan:
         return f"<RDMAPlan of {self.ops:,} operations, {self.nbytes:,} bytes>"
 
 
-_prepared: Callable[[RDMAPlan], Prepared] = attrgetter("_plan")
-
-
 def opened(plan: RDMAPlan) -> RDMAPlan:
     """The plan, with its paths opened."""
-    _prepared(plan).open(_OPENING)
+    plan.__core__.open(_OPENING)
     return plan
 
 
 def in_flight(plan: RDMAPlan) -> bool:
     """Whether a submit of the plan is not done."""
-    return _prepared(plan).in_flight()
+    return plan.__core__.in_flight()

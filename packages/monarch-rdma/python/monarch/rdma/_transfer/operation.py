@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from monarch.extension.bulk import Handle
-from monarch.rdma._transfer.remote_buffer import handle_of
 
 if TYPE_CHECKING:
     from monarch.rdma._gpu.device_handle import DeviceHandle
@@ -47,4 +46,4 @@ class Operation(NamedTuple):
 
     @property
     def step(self) -> Step:
-        return Step(handle_of(self.buffer), self.kind, self.memory, self.nbytes, self.offset, self.first, self.second)
+        return Step(self.buffer.__core__, self.kind, self.memory, self.nbytes, self.offset, self.first, self.second)

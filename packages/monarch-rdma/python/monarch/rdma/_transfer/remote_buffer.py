@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from operator import attrgetter, methodcaller
+from operator import methodcaller
 from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
@@ -13,14 +13,15 @@ if TYPE_CHECKING:
 
 
 class RemoteBuffer(Protocol):
-    """A buffer, as far as users see it."""
+    """A buffer: its handle, and the methods that users see."""
+
+    __core__: Handle | DeviceHandle
 
     @property
     def readonly(self) -> bool: ...
     def size(self) -> int: ...
 
 
-handle_of: Callable[[RemoteBuffer], Handle | DeviceHandle] = attrgetter("_handle")
 # The path of its bytes; `RDMAUnsupportedError` if no transport reaches it.
 path_of: Callable[[RemoteBuffer], Any] = methodcaller("_way")
 # The process that has the memory, for texts of errors.

@@ -17,7 +17,7 @@ from monarch.rdma._process.process import this_process
 from monarch.rdma._transfer.failure import ACCESS, PEER_LOST, RELEASED, TIMED_OUT, TRANSFER, on_path, pack_named
 from monarch.rdma._transfer.memory import Memory
 from monarch.rdma._transfer.operation import READ, WRITE, Step
-from monarch.rdma._transfer.remote_buffer import handle_of, path_of
+from monarch.rdma._transfer.remote_buffer import path_of
 from monarch.rdma.drivers.loaded import driver
 from monarch.rdma.paths.fallback_warning import warn_once
 from monarch.rdma.paths.host_memory import HOST_MEMORY, largest_slice, prepared
@@ -240,7 +240,7 @@ class VerbsPlan:
         chosen = {id(op) for op in by_devices}
         rest: list[Operation] = []
         for op in operations:
-            handle = handle_of(op.buffer)
+            handle = op.buffer.__core__
             if id(op) in chosen:
                 row = _row(handle, op.kind == WRITE, op.memory, op.nbytes, op.offset)
                 self.groups.setdefault(handle.parts()[2], []).append(row)
