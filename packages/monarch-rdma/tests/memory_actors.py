@@ -5,13 +5,13 @@ from __future__ import annotations
 import gc
 import os
 import random
-import signal
 import threading
 from functools import lru_cache
 
 from monarch.actor import Actor, endpoint
 from monarch.rdma import RDMAAction, RDMABuffer, RDMABufferSet, RDMAError, allocate
 from monarch.rdma._process.process import this_process
+from tools.frozen import freeze
 
 
 @lru_cache(4)
@@ -32,7 +32,7 @@ def descriptors() -> int:
 
 def stop(pid: int) -> None:
     """Returns when none of its threads runs any more: the signal alone takes its time to reach all of them."""
-    os.kill(pid, signal.SIGSTOP)
+    freeze(pid)
     for thread in os.listdir(f"/proc/{pid}/task"):
         while True:
             with open(f"/proc/{pid}/task/{thread}/stat") as f:

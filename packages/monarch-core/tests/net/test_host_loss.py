@@ -7,6 +7,7 @@ import signal
 import pytest
 from disturbances import assert_lost, flap, is_free_again, nothing_lost, pause, reset_and_cut
 
+from tools.frozen import freeze
 from tools.netns.cluster import Cluster
 
 
@@ -39,7 +40,7 @@ def test_terminated_agent_is_lost_and_cleans_up(cluster: Cluster) -> None:
 
 def test_frozen_agent_is_lost_and_refused_on_return(cluster: Cluster) -> None:
     client = cluster.client()
-    cluster.workers[1].process.send_signal(signal.SIGSTOP)
+    freeze(cluster.workers[1].process.pid)
     assert_lost(cluster, "silent for ")
     cluster.workers[1].process.send_signal(signal.SIGCONT)
     cluster.ended(cluster.hosts[1], client.pids["h3"])
@@ -152,7 +153,7 @@ def test_client_killed_leaves_nothing(cluster: Cluster) -> None:
 def test_client_frozen_for_a_while_loses_nothing(cluster: Cluster) -> None:
     client = cluster.client()
     assert client.say("stream") == "on"
-    client.process.send_signal(signal.SIGSTOP)
+    freeze(client.process.pid)
     pause(4)
     client.process.send_signal(signal.SIGCONT)
     assert client.say("streamed") == "True"

@@ -7,6 +7,7 @@ import signal
 import pytest
 from disturbances import nothing_lost, pause
 
+from tools.frozen import freeze
 from tools.netns.cluster import Cluster
 
 # The limit, and the silence of two thirds of it.
@@ -29,7 +30,7 @@ def test_agent_frozen_for_two_thirds_of_the_limit(cluster: Cluster, limit: str, 
     cluster.env.update(MONARCH_HOST_LOSS_TIMEOUT=limit, MONARCH_MESH_ORPHAN_TIMEOUT=LEASE)
     with nothing_lost(cluster, "stream", "streamed"):
         agent = cluster.workers[1].process
-        agent.send_signal(signal.SIGSTOP)
+        freeze(agent.pid)
         pause(silence)
         agent.send_signal(signal.SIGCONT)
 

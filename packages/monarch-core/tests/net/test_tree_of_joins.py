@@ -9,6 +9,7 @@ import signal
 import pytest
 from disturbances import assert_lost, flap, is_free_again, nothing_lost, pause
 
+from tools.frozen import freeze
 from tools.netns.cluster import Cluster
 
 # The lease in tests that wait for its end: longer than the silence after which a host is lost.
@@ -63,7 +64,7 @@ def test_client_cut_off_beyond_its_lease_loses_procs(cluster: Cluster) -> None:
 
 def test_client_is_frozen_for_a_while(cluster: Cluster) -> None:
     client = cluster.client()
-    client.process.send_signal(signal.SIGSTOP)
+    freeze(client.process.pid)
     pause(4)
     client.process.send_signal(signal.SIGCONT)
     assert [client.say("alive", n) for n in range(3)] == ["True"] * 3

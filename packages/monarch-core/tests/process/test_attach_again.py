@@ -13,6 +13,8 @@ from eventually import eventually
 from fresh_script import Script
 from worker_processes import Workers
 
+from tools.frozen import freeze
+
 HERE = str(Path(__file__).parent)
 
 CODE = """
@@ -94,7 +96,7 @@ def test_silent_client_attaches_its_hosts_again(workers: Workers, script: Script
 
 def test_host_that_was_lost_is_attached_again(workers: Workers, script: Script) -> None:
     script.until("up")
-    workers.processes[1].send_signal(signal.SIGSTOP)
+    freeze(workers.processes[1].pid)
     assert script.ask(1) == "lost"
     # The host may learn of its loss after the request to join.
     workers.processes[1].send_signal(signal.SIGCONT)

@@ -16,6 +16,7 @@ from monarch._core._native import Hosts
 from monarch._core.process.current import current_process
 from monarch.actor import Actor, AttachError, AuthenticationError, HostMesh, SupervisionError, VersionMismatch, attach_to_workers, endpoint
 from monarch.config import configured
+from tools.frozen import freeze
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*without encryption")
 
@@ -138,7 +139,7 @@ def test_hosts_of_a_frozen_relay_stay_usable():
         echoes = hosts.spawn_procs().spawn("echo", Echo)
         assert list(echoes.echo.call(1).get().values()) == [1] * 8
         lost = echoes.slice(hosts=0).wait.call_one()
-        workers.processes[0].send_signal(signal.SIGSTOP)
+        freeze(workers.processes[0].pid)
         # The frames of its relayed hosts wait until the client has connected to them directly.
         assert echoes.slice(hosts=1).echo.call_one(2).get() == 2
         with pytest.raises(SupervisionError, match="silent"):
@@ -178,7 +179,7 @@ def test_relayed_worker_of_another_version_is_refused():
 
 def test_hosts_of_an_unresponsive_relay_join_without_it():
     with Workers(8, "tls") as workers:
-        workers.processes[0].send_signal(signal.SIGSTOP)
+        freeze(workers.processes[0].pid)
         with workers.attach() as hosts:
             # Its part of the tree is joined without it.
             eventually("seven hosts joined", lambda: [name for _, name, _, _ in hosts_of_client().hosts() if name], lambda n: len(n) >= 7)

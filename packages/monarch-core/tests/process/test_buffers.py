@@ -11,6 +11,7 @@ from eventually import eventually
 
 from monarch._core.process.current import current_process
 from monarch.actor import Actor, Buffer, FrozenBuffer, SupervisionError, endpoint, this_host
+from tools.frozen import freeze
 
 MIB = 1 << 20
 SIZES = [0, 1, 255, 256, 257, 4096, 65535, 65536, 65537, MIB, 3 * MIB + 5]
@@ -230,7 +231,7 @@ def state(pid):
 
 def kill_during(mesh, pid, call):
     """Kills a process during a call to it, so that the call raises the failure."""
-    os.kill(pid, signal.SIGSTOP)
+    freeze(pid)
     eventually(f"process {pid} is stopped", lambda: state(pid), lambda seen: seen == "T")
     future = call()
     os.kill(pid, signal.SIGKILL)

@@ -18,14 +18,9 @@ from fresh_script import Script, run, wait_for_end
 from monarch._core.process.current import current_process
 from monarch.actor import Channel, SpawnError, SupervisionError, this_host
 from monarch.config import configured
+from tools.frozen import freeze
 
 pytestmark = pytest.mark.usefixtures("fresh")
-
-
-def freeze(pid: int) -> None:
-    """Stops the process, and returns when it has stopped."""
-    os.kill(pid, signal.SIGSTOP)
-    eventually(f"process {pid} is stopped", lambda: Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0], lambda s: s == "T")
 
 
 def parent_of(pid: int) -> int:

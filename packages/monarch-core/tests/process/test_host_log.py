@@ -16,6 +16,7 @@ from worker_processes import Workers
 
 from monarch.actor import Actor, attach_to_workers, endpoint
 from monarch.config import configured
+from tools.frozen import freeze
 
 
 class Logged:
@@ -123,7 +124,7 @@ signal.sigwait({signal.SIGUSR1})
     script.until("ready")
     # This agent receives everything at once, when the others have ended.
     frozen = hosts.workers.processes[1]
-    frozen.send_signal(signal.SIGSTOP)
+    freeze(frozen.pid)
     script.send(signal.SIGUSR1)
     script.end().assert_clean()
     for number in (0, 2):

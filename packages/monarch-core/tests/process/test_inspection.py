@@ -28,6 +28,7 @@ from monarch._core.process.current import current_process
 from monarch._core.process.identity import to_base58
 from monarch.actor import Actor, Channel, HostMesh, Port, ProcMesh, attach_to_workers, dump_state, endpoint, this_host
 from monarch.config import configured
+from tools.frozen import freeze
 
 
 class Worker(Actor):
@@ -202,7 +203,7 @@ def test_stacks_while_something_holds_the_gil(procs: ProcMesh) -> None:
 def test_stopped_process_is_unresponsive_until_it_continues(procs: ProcMesh) -> None:
     worker = procs.spawn("w", Worker)
     pid = worker.slice(procs=2).pid.call_one().get()
-    os.kill(pid, signal.SIGSTOP)
+    freeze(pid)
     waiting = worker.pid.call()
     eventually("no answer", lambda: look()[name(2)]["state"], lambda state: state == "unresponsive")
     seen = look()[name(2)]

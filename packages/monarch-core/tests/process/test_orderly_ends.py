@@ -15,6 +15,8 @@ from connection_proxy import ConnectionProxy
 from fresh_script import Script
 from worker_processes import Workers
 
+from tools.frozen import freeze
+
 # Bytes of the large message that have passed when its connections are disturbed.
 PART = 24 << 20
 # Seconds: shorter than the permitted silence of hosts.
@@ -283,7 +285,7 @@ def test_relayed_host_ends_after_its_relay():
     with proxied("relayed", silence=LONG_SILENCE) as made:
         relayed, relay = (made.workers.processes[n] for n in TOPOLOGIES["relayed"])
         assert made.script.ask("stop") == "stopped"
-        os.kill(relayed.pid, signal.SIGSTOP)
+        freeze(relayed.pid)
 
         def meanwhile() -> None:
             # The relay has ended before the relayed host answers. A refused connection would show that the host has ended, but the proxy

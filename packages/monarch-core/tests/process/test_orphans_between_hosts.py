@@ -10,6 +10,7 @@ import pytest
 from worker_processes import Workers
 
 from monarch.actor import Actor, SupervisionError, attach_to_workers, endpoint, this_host
+from tools.frozen import freeze
 
 
 class Owner(Actor):
@@ -47,7 +48,7 @@ def test_holder_is_notified_of_a_remote_owners_end(where, faults):
         owned = owner.spawn.call_one(targets).get()
         frozen = owned.pid.call_one().get()
         killed = owner.pid.call_one().get()
-        os.kill(frozen, signal.SIGSTOP)
+        freeze(frozen)
         try:
             answer = holder.call.call_one(owned)
             os.kill(killed, signal.SIGKILL)

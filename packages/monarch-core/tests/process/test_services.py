@@ -18,6 +18,7 @@ from worker_processes import Workers
 from monarch._core.observe import inspection
 from monarch.actor import Channel, HostMesh, SupervisionError, endpoint, this_host
 from monarch.extension import Service, ServiceError, service
+from tools.frozen import freeze
 
 HERE = str(Path(__file__).parent)
 # The script of another client: it attaches to the workers of its arguments, and uses their service.
@@ -154,7 +155,7 @@ def test_invalid_service_request_is_named() -> None:
 def test_stopped_service_does_not_block_its_users(bound: str) -> None:
     name = declare(f"stopped, bounded by the {bound}", start_seconds=30.0 if bound == "argument" else 1.0)
     pid = service(this_host(), name).pid.call_one().get()
-    os.kill(pid, signal.SIGSTOP)
+    freeze(pid)
     try:
         text = rf"service {name} on host \S+: it runs as process {pid}, and does not answer within (0\.2|1) s"
         with pytest.raises(ServiceError, match=text) as found:

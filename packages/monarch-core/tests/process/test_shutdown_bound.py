@@ -11,6 +11,7 @@ from worker_processes import Workers
 import monarch.actor
 from monarch.actor import Actor, endpoint
 from monarch.extension.mesh import lost_hosts
+from tools.frozen import freeze
 
 
 class Here(Actor):
@@ -25,7 +26,7 @@ def test_silent_host_does_not_prolong_a_shutdown(monkeypatch: pytest.MonkeyPatch
         mesh = workers.attach()
         pid = mesh.spawn_procs().spawn("here", Here).pid.call_one().get()
         for stopped in (workers.processes[0].pid, pid):
-            os.kill(stopped, signal.SIGSTOP)
+            freeze(stopped)
         with pytest.raises(TimeoutError):
             mesh.shutdown().get(0.1)
         # The loss takes seconds to be noticed: nothing has waited for that.

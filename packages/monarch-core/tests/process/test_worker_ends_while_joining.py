@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 import socket
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -16,6 +15,7 @@ from worker_processes import Workers
 
 from monarch.actor import AttachError, HostMesh, SpawnError, SupervisionError, attach_to_workers
 from monarch.config import configured
+from tools.frozen import freeze
 
 # Far longer than a test may take: a call that ends earlier has not waited for it.
 TIMEOUT = "10min"
@@ -103,7 +103,7 @@ def test_frozen_worker_that_is_killed_is_reported(listener: Callable[[str], List
     del listener
     with Workers(1, "tls") as workers:
         process = workers.processes[0]
-        process.send_signal(signal.SIGSTOP)
+        freeze(process.pid)
         hosts = workers.attach()
         eventually("a connection to the worker", lambda: connected(workers.addresses[0]))
         process.kill()

@@ -19,6 +19,7 @@ from monarch.fs._daemon.daemon_client import DaemonClient
 from monarch.fs._kernel.preflight import can_resume, problems
 from monarch.fs._tree.difference import difference
 from monarch.fs._tree.operations import DEVICE, PYFUSE3
+from tools.frozen import freeze
 
 pytestmark = [
     pytest.mark.skipif(bool(problems()), reason=f"cannot mount: {problems()}"),
@@ -118,7 +119,7 @@ def test_mount_is_made_anew_when_all_are_killed(source: Source) -> None:
     client.stage(source.target, difference(old, new))
     client.commit(source.target, new.generation)
     status = client.status(source.target)
-    os.kill(status.server, signal.SIGSTOP)
+    freeze(status.server)
     _killed(client.daemon_pid)
     _killed(status.server)
     assert client.status(source.target).generation == new.generation
@@ -284,7 +285,7 @@ def test_mount_without_clients_and_daemon_ends(source: Source, back_end: str) ->
         with client._lock:
             client._mounts.clear()
         daemon = client.daemon_pid
-        os.kill(daemon, signal.SIGSTOP)
+        freeze(daemon)
         client.close()
         os.kill(daemon, signal.SIGKILL)
 

@@ -19,6 +19,7 @@ from monarch.extension import service
 from monarch.fs import FsError, MountBusyError
 from monarch.fs._gather import gather_mount
 from monarch.fs._gather.gather_mount import gather
+from tools.frozen import freeze
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -338,7 +339,7 @@ def test_killed_bridge_is_replaced(remote: Path, local: str, with_server: bool) 
         bridge, server = service(this_host(), "gather").pid.call_one().get(), view.server_pid()
         if with_server:
             # The bridge must not start another one in the meantime.
-            os.kill(bridge, signal.SIGSTOP)
+            freeze(bridge)
             os.kill(server, signal.SIGKILL)
         os.kill(bridge, signal.SIGKILL)
         if not with_server:
@@ -352,7 +353,7 @@ def test_close_needs_no_bridge(remote: Path, local: str, monkeypatch: pytest.Mon
     monkeypatch.setattr(gather_mount, "_END_SECONDS", 0.1)
     view = gather(this_host(), str(remote), local)
     bridge = service(this_host(), "gather").pid.call_one().get()
-    os.kill(bridge, signal.SIGSTOP)
+    freeze(bridge)
     try:
         view.close(deadline=0)
         assert not os.path.ismount(local) and not os.path.exists(local)
@@ -407,7 +408,7 @@ def test_killed_server_is_replaced(remote: Path, local: str) -> None:
 def test_hanging_host_is_lost_and_returns(remote: Path, local: str) -> None:
     with worker_hosts(1) as (hosts, _), gather(hosts, str(remote), local):
         [pid] = service(hosts, "gather").pid.call().get().values()
-        os.kill(pid, signal.SIGSTOP)
+        freeze(pid)
         try:
             script = "import errno\ntry: os.listdir(t + '/hosts_0')\nexcept OSError as e: print(errno.errorcode[e.errno])"
             assert read(script, local) == "EIO"

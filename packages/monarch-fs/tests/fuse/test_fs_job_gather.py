@@ -13,6 +13,8 @@ from pathlib import Path
 import pytest
 from fs_gather_hosts import UNTIL
 
+from tools.frozen import freeze
+
 SCRIPT = """
 import json, sys
 from monarch.job import ProcessJob
@@ -145,7 +147,7 @@ def test_host_that_was_silent_is_served_again(place: Place, tmp_path: Path) -> N
     place.verb("mount", str(source), str(target))
     [log] = (tmp_path / "home/jobs").glob("*/keeper/log")
     worker = int(place.run(sys.executable, "-c", WORKER))
-    os.kill(worker, signal.SIGSTOP)
+    freeze(worker)
     place.read(f"until(lambda: 'silent for' in open({str(log)!r}).read())")
     os.kill(worker, signal.SIGCONT)
     (source / "a.txt").write_text("two")

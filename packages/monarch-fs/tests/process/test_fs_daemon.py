@@ -25,6 +25,7 @@ from monarch.fs._daemon.socket_messages import Channel, ChannelError
 from monarch.fs._store.store import Store
 from monarch.fs._tree.node import Kind, Node
 from monarch.fs._tree.operations import MountOptions
+from tools.frozen import freeze
 
 LIMIT = 20.0
 
@@ -154,7 +155,7 @@ def test_stopped_daemon_is_named(folder: Path, tmp_path: Path) -> None:
     with pytest.raises(FsError, match="cannot be made"):
         first.mount(_request("/proc/none"))
     client = _client(tmp_path, timeout=1.0)
-    os.kill(first.daemon_pid, signal.SIGSTOP)
+    freeze(first.daemon_pid)
     try:
         with pytest.raises(FsError, match=f"/proc/none: the daemon {first.daemon_pid} is stopped and has not answered for 1 s"):
             client.mount(_request("/proc/none"))
@@ -173,7 +174,7 @@ def test_request_is_repeated_to_the_next_daemon(folder: Path, tmp_path: Path) ->
     with pytest.raises(FsError, match="cannot be made"):
         client.mount(_request("/proc/none"))
     first = client.daemon_pid
-    os.kill(first, signal.SIGSTOP)
+    freeze(first)
     failed: list[Exception] = []
 
     def ask() -> None:

@@ -22,6 +22,7 @@ from monarch.fs._relay.host_tree import CLIENT, upstreams_of
 from monarch.fs._relay.origin import Origin
 from monarch.fs._relay.peer import peer_here
 from monarch.fs._store.store import Store
+from tools.frozen import freeze
 
 TREE = "0123456789abcdef"
 
@@ -208,7 +209,7 @@ def test_stopped_parent_is_passed(four: Procs) -> None:
     four.origin.serve(TREE, source.read)
     ids = list(source.contents)
     pid = four.services[1].pid.call_one().get()
-    os.kill(pid, signal.SIGSTOP)
+    freeze(pid)
     try:
         assert four.services[3].fetch.call_one(ids, True).get() == ({}, {}, 0)
         assert four.services[2].counters.call_one().get()["repairs"] > 0
@@ -288,7 +289,7 @@ def test_killed_origin_fails_promptly(four: Procs, tmp_path: Path, monkeypatch: 
 
 def test_closed_exchange_fails_what_runs(four: Procs) -> None:
     pid = four.services[2].pid.call_one().get()
-    os.kill(pid, signal.SIGSTOP)
+    freeze(pid)
     try:
         four.services[3].join.call_one([four.peers[2]]).get()
         four.services[3].begin.call_one([b"x" * 32]).get()

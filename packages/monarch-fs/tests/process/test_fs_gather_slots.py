@@ -21,6 +21,7 @@ from monarch.fs._gather.file_server import LARGEST_READ, FileServer
 from monarch.fs._gather.host_request import Body, answer, decode, encode
 from monarch.fs._gather.slots import SLOTS, SMALLEST, Slots, read_slot
 from monarch.fs._relay.peer import Peer
+from tools.frozen import freeze
 
 
 @pytest.fixture
@@ -87,7 +88,7 @@ def is_stopped(pid: int) -> bool:
 def test_bridge_does_not_wait_for_a_silent_host() -> None:
     procs = this_host().spawn_procs(name="owner")
     pid, handle = procs.spawn("owner", Owner).put.call_one().get()
-    os.kill(pid, signal.SIGSTOP)
+    freeze(pid)
     while not is_stopped(pid):  # polls: a thread that runs answers still, and only the parent is notified
         time.sleep(0.002)  # sleeps: between two looks
     try:

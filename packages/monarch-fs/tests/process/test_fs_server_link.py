@@ -15,6 +15,7 @@ import pytest
 from monarch.fs._daemon import daemon_folder
 from monarch.fs._daemon.mount_record import SOCKET
 from monarch.fs._daemon.server_link import ServerLink, is_running
+from tools.frozen import freeze
 
 # The first thread ends and another one does not: the state of a killed process with a thread that waits in the kernel.
 _HALF_ENDED = """
@@ -79,7 +80,7 @@ def test_server_of_a_folder_is_found(tmp_path: Path) -> None:
     process = started("import signal; print('ready', flush=True); signal.pause()", "monarch.fs._daemon.mount_server", str(tmp_path))
     try:
         assert is_running(tmp_path) and not is_running(tmp_path / "other")
-        process.send_signal(signal.SIGSTOP)
+        freeze(process.pid)
         assert is_running(tmp_path)
     finally:
         process.kill()

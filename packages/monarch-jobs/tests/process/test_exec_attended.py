@@ -13,6 +13,7 @@ from command import monarch, start
 from exec_scripts import wait_for_end
 
 from monarch.job import ProcessJob
+from tools.frozen import freeze
 
 FOR_EVER = {"MONARCH_MESH_ORPHAN_TIMEOUT": "none"}
 # A child in a session of its own, by a double fork.
@@ -58,7 +59,7 @@ def test_killed_process_group_leaves_no_descendants(job: ProcessJob, folder: Pat
 def test_end_of_exec_reaches_its_stopped_child(job: ProcessJob, folder: Path, number: signal.Signals) -> None:
     with running(folder, f"({CHILD}); read child < child; echo $$ $child > pids; while :; do sleep 0.1; done") as (pid, pids):
         (client,) = map(int, Path(f"/proc/{pid}/task/{pid}/children").read_text().split())
-        os.kill(client, signal.SIGSTOP)
+        freeze(client)
         os.kill(pid, number)
         assert wait_for_end(client) and all(wait_for_end(one) for one in pids)
 

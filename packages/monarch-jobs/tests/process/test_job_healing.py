@@ -15,6 +15,7 @@ from eventually import eventually
 from monarch.actor import Actor, HostMesh, SupervisionError, endpoint
 from monarch.actor.testing import fault
 from monarch.job import HealReport, JobEndedError, ProcessJob, job_load
+from tools.frozen import freeze
 
 MONARCH = (sys.executable, "-c", "from monarch.extension.cli import main; main()")
 
@@ -62,7 +63,7 @@ def _lost(hosts: HostMesh) -> None:
 def test_frozen_host_is_lost_and_restarted(job: ProcessJob) -> None:
     hosts = job.state().a
     before = _agents(hosts)
-    os.kill(before[1], signal.SIGSTOP)
+    freeze(before[1])
     _lost(hosts)
     status = job.status()
     assert [host.phase for host in status.hosts] == ["joined", "lost"] and status.hosts[1].detail

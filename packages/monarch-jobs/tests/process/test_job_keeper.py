@@ -19,6 +19,7 @@ from kept_lamp import install
 
 from monarch.job import JobError, Keeper, KeeperError, ProcessJob, job_load, keeper_of
 from tools.bare_interpreter import run_bare
+from tools.frozen import freeze
 from tools.thread_signals import signal_beside_main_thread
 
 HERE = Path(__file__).parents[1]
@@ -218,7 +219,7 @@ def test_frozen_keeper_does_not_keep_the_job(tmp_path: Path, monkeypatch: pytest
     job = FileJob("alloc")
     job.state(None)
     pid = keeper_of(job).serve("lamp", "x", {"path": str(tmp_path / "lamp")})["pid"]
-    os.kill(pid, signal.SIGSTOP)
+    freeze(pid)
     monkeypatch.setattr(module, "_END_SECONDS", 0.5)
     monkeypatch.setattr(module, "_GREETING_SECONDS", 0.5)
     job.kill()
@@ -263,7 +264,7 @@ def test_keeper_restarts_services_of_a_silent_host(tmp_path: Path) -> None:
         job.apply()
         keeper = keeper_of(job)
         first = [keeper.serve("lamp", lamp.name, {"path": str(lamp), "procs": True})["pid"] for lamp in lamps][0]
-        os.kill(worker(job, "b"), signal.SIGSTOP)
+        freeze(worker(job, "b"))
         await_loss(keeper)
         os.kill(worker(job, "b"), signal.SIGCONT)
         second = keeper.serve("lamp", "lamp0", {"path": str(lamps[0]), "procs": True})["pid"]
@@ -284,7 +285,7 @@ def test_silent_host_is_named_and_the_keeper_stays(tmp_path: Path) -> None:
         keeper = keeper_of(job)
         first = keeper.serve("lamp", "x", {**lamp, "procs": True})["pid"]
         frozen = worker(job, "b")
-        os.kill(frozen, signal.SIGSTOP)
+        freeze(frozen)
         await_loss(keeper)
         with pytest.raises(KeeperError) as caught:
             keeper.serve("lamp", "x", {**lamp, "procs": True})

@@ -23,6 +23,7 @@ from monarch.telemetry._sql import plan as planning
 from monarch.telemetry._sql import planner, wire
 from monarch.telemetry._sql.limits import DEFAULT, Limits
 from monarch.telemetry._sql.worker import WORKERS
+from tools.frozen import freeze
 
 SCHEMAS = {"t": pa.schema([("x", pa.int64()), ("g", pa.string())])}
 ROWS = 2200
@@ -133,7 +134,7 @@ def test_killed_worker_is_named_and_replaced() -> None:
 
 def test_idle_workers_that_were_stopped_are_replaced() -> None:
     (idle,) = workers()
-    os.kill(idle, signal.SIGSTOP)
+    freeze(idle)
     assert asked("SELECT count(*) AS n FROM t") == [{"n": ROWS}]
     assert idle not in workers()
 

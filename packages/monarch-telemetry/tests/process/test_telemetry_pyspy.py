@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -20,6 +19,7 @@ from monarch.telemetry._stacks.pyspy import Profile, dump, find, parse_folded, p
 from monarch.telemetry._stacks.result import BinaryNotFound, Failed, Ok
 from monarch.telemetry._stacks.rows import dump_rows
 from monarch.telemetry.errors import TelemetryError
+from tools.frozen import freeze
 
 WAITS = """
 import os, threading
@@ -136,7 +136,7 @@ def test_thread_that_holds_the_gil_is_found(started: Started) -> None:
 
 def test_stopped_process_is_read_without_a_pause(started: Started) -> None:
     pid = started(WAITS)
-    os.kill(pid, signal.SIGSTOP)
+    freeze(pid)
     os.waitpid(pid, os.WUNTRACED)
     result = dump(pid, native=True)
     assert isinstance(result, Ok), result
