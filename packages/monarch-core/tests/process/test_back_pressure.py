@@ -113,7 +113,7 @@ def test_thread_without_credit_waits_inside_the_adverb(procs):
 
     def is_in_adverb():
         frame = sys._current_frames().get(thread.ident)
-        return frame is not None and frame.f_code.co_name == "broadcast"
+        return frame is not None and frame.f_code.co_name == "begin"
 
     eventually("the thread is stuck in an adverb", lambda: (len(sent), is_in_adverb()), lambda seen: seen[0] >= 100 and seen[1])
     assert not done.is_set()
@@ -200,7 +200,7 @@ def test_waiting_is_interruptible():
             before, same = look(), 0
             while same < 20:
                 now = look()
-                waits = now == before and now[0] > 100 and now[1] != "running\\n" and now[2] == "broadcast"
+                waits = now == before and now[0] > 100 and now[1] != "running\\n" and now[2] == "begin"
                 before, same = now, same + 1 if waits else 0
             os.kill(os.getpid(), signal.SIGINT)
         sent = []
