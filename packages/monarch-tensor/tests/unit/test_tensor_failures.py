@@ -65,6 +65,18 @@ def test_failures_of_one_time_are_one_record(clock: Clock, caplog: pytest.LogCap
     assert "operation 1" in record.getMessage() and record.getMessage().endswith("(2 more failed operations)")
 
 
+def test_long_wait_before_a_raise_logs_nothing(clock: Clock, caplog: pytest.LogCaptureFixture) -> None:
+    of = Failures(lambda number: ())
+    of.report(failure(1))
+    with pytest.raises(failures.RemoteException, match="operation 1"), of.before_raise():
+        clock.fire()
+        clock.fire()
+        of.raise_first()
+    of.report(failure(2))
+    clock.fire()
+    assert "operation 2" in caplog.text and "operation 1" not in caplog.text
+
+
 def test_raised_failure_is_not_logged(clock: Clock, caplog: pytest.LogCaptureFixture) -> None:
     of = Failures(lambda number: ())
     of.report(failure(1))

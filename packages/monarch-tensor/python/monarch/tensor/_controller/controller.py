@@ -527,11 +527,12 @@ class Controller:
     def wait(self) -> None:
         """Returns when the workers have executed all commands so far; raises the first failure that nothing has raised yet."""
         self.refuse_recording("a wait")
-        self.flush()
-        while self._marks:  # polls: no, each pass takes one mark
-            self._pass_mark()
-        self._passed(self._mark_call())
-        self.failures.raise_first()
+        with self.failures.before_raise():
+            self.flush()
+            while self._marks:  # polls: no, each pass takes one mark
+                self._pass_mark()
+            self._passed(self._mark_call())
+            self.failures.raise_first()
 
     def moment(self) -> int:
         """The number of a call of a function between the operations that were sent and the next one: see `Collectives.moment`."""

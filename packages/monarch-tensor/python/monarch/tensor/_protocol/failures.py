@@ -6,6 +6,7 @@ import logging
 import os
 import threading
 import time
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple
 from weakref import WeakValueDictionary
 
@@ -14,7 +15,7 @@ from monarch.tensor._protocol.frames import frames_of
 from monarch.tensor.errors import RemoteException
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Generator
 
     from monarch.tensor._protocol.frames import Site
 
@@ -51,6 +52,8 @@ class Failures:
         self._waiting: dict[int, Failure] = {}
         self._known: set[int] = set()
         self._timer: threading.Timer | None = None
+        # The calls of `raise_first` to come: each waits for the reports before it.
+        self._raising = 0
         # By the number of the operation: the time of its report.
         self._unlogged: dict[int, float] = {}
         # The lines of reported operations, kept because those of old operations are dropped.
@@ -94,6 +97,17 @@ class Failures:
             site = self._remember(failure)
         return _exception(failure, site)
 
+    @contextmanager
+    def before_raise(self) -> Generator[None]:
+        """No failure is logged in the block, which ends with `raise_first`: on a machine under load its wait is longer than the limit."""
+        with self._lock:
+            self._raising += 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._raising -= 1
+
     def raise_first(self) -> None:
         """Raises the first failure that nothing has raised, by the order of operations."""
         with self._lock:
@@ -104,6 +118,9 @@ class Failures:
     def _log(self) -> None:
         with self._lock:
             self._timer = None
+            if self._raising:
+                self._log_after(LOG_SECONDS)
+                return
             now = time.monotonic()
             unlogged = [key for key, at in self._unlogged.items() if now - at >= LOG_SECONDS]
             for key in unlogged:
