@@ -18,7 +18,7 @@ from tools.style.problem import Check, Problem
 EVERY: tuple[Check, ...] = (tree.name, tree.size, tree.addresses, tree.private_core)
 BY_SUFFIX: dict[str, tuple[Check, ...]] = {
     ".md": (words.page, glossary.rows),
-    ".py": (python.contents, python.sleeps, python.polls, words.comments, words.names, titles.python_tests),
+    ".py": (python.contents, python.sleeps, python.polls, python.error_texts, words.comments, words.names, titles.python_tests),
     ".rs": (rust.contents, rust.unwraps, rust.sleeps, identifiers.rust_names, words.comments, titles.rust_tests),
 }
 

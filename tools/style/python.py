@@ -17,6 +17,8 @@ SLEEP_MARK = re.compile(r"# sleeps: \S")
 # Calls that pass time in a loop, and the mark of a loop that must not be an `eventually`.
 _PAUSES = re.compile(r"\b(?:sleep|sched_yield|sigtimedwait|select\.select)\(")
 _POLL_MARK = re.compile(r"# polls: \S")
+# Methods of texts and patterns whose result is a decision.
+_TEXT_TESTS = {"startswith", "endswith", "search", "match", "fullmatch"}
 # The hooks of PEP 562, by which a facade loads names late.
 MODULE_HOOKS = {"__getattr__", "__dir__"}
 
@@ -53,6 +55,29 @@ def polls(path: Path, text: str) -> Iterator[Problem]:
                 number = min(first + node.lineno - 1, len(lines))
                 if not _POLL_MARK.search(lines[number - 1]):
                     yield Problem(path, number, "poll", "a loop that only waits; use `eventually`, or say why: '# polls: <reason>'")
+
+
+def error_texts(path: Path, text: str) -> Iterator[Problem]:
+    """No decision by the text of a caught error: its type, code or number decides."""
+    if is_test(path):
+        return
+    for handler in ast.walk(_parse(text)):
+        if not isinstance(handler, ast.ExceptHandler) or handler.name is None:
+            continue
+        texts = {f"str({handler.name})", f"repr({handler.name})", f"{handler.name}.args[0]"}
+        for node in ast.walk(handler):
+            if isinstance(node, ast.Compare):
+                operands = [node.left, *node.comparators]
+            elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in _TEXT_TESTS:
+                operands = [node.func.value, *node.args]
+            else:
+                continue
+            if any(_without_case(ast.unparse(one)) in texts for one in operands):
+                yield Problem(path, node.lineno, "error-text", "the text of an error decides; use its type, its code or its number")
+
+
+def _without_case(source: str) -> str:
+    return source.removesuffix(".lower()").removesuffix(".casefold()")
 
 
 def _only_waits(loop: ast.While) -> bool:

@@ -161,3 +161,23 @@ def test_only_core_names_its_private_modules(tmp_path: Path, name: str, text: st
 def test_loops_of_tests_that_only_wait(tmp_path: Path, text: str, lines: list[int]) -> None:
     assert rules(tmp_path, "tests/test_x.py", text) == [("poll", line) for line in lines]
     assert rules(tmp_path, "src/x.py", text) == []
+
+
+@pytest.mark.parametrize(
+    ("use", "decides"),
+    [
+        ('if "busy" in str(e): raise', True),
+        ('if "busy" not in str(e).lower(): raise', True),
+        ('if str(e) == "busy": raise', True),
+        ('if str(e).startswith("busy"): raise', True),
+        ('if re.search("busy", repr(e)): raise', True),
+        ("if e.args[0] == 3: raise", True),
+        ("if e.errno == 3: raise", False),
+        ('log(f"busy: {str(e).partition(chr(10))[0]}")', False),
+        ('if "busy" in str(other): raise', False),
+    ],
+)
+def test_texts_of_caught_errors_decide_nothing(tmp_path: Path, use: str, decides: bool) -> None:
+    text = f"try:\n    step()\nexcept OSError as e:\n    {use}\n"
+    assert rules(tmp_path, "src/x.py", text) == [("error-text", 4)] * decides
+    assert rules(tmp_path, "tests/test_x.py", text) == []

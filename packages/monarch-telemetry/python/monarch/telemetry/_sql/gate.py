@@ -9,7 +9,7 @@ from typing import Any, Literal, NamedTuple
 from monarch.telemetry._sql.context import LONGEST_SQL, Session
 from monarch.telemetry._sql.functions import mentioned, refused
 from monarch.telemetry._sql.limits import DEFAULT, Limits
-from monarch.telemetry._sql.problems import query_error, unknown_table
+from monarch.telemetry._sql.problems import needs_catalog, query_error, unknown_table
 from monarch.telemetry.errors import QueryError, QueryRejected
 
 Kind = Literal["select", "explain", "analyze", "describe", "show"]
@@ -26,7 +26,6 @@ _REFUSED = (
     re.compile(r"(SHOW CREATE TABLE|SHOW \[VARIABLE\]|Nested EXPLAIN)s? (?:is|are) not supported"),
 )
 _SEVERAL = "only supports a single SQL statement"
-_SHOW = re.compile(r"SHOW (?:TABLES|COLUMNS) is not supported unless information_schema")
 _INFORMATION = re.compile(r"\binformation_schema\b", re.IGNORECASE)
 # Data of the library other than tables and their columns: settings, functions.
 _KEPT = re.compile(r"TableScan: (?:\w+\.)?(information_schema\.(?!(?:tables|columns)\b)\w+)")
@@ -89,7 +88,7 @@ def in_session(sql: str, session: Session, tables: Mapping[str, tuple[Any, Any]]
     except Exception as error:
         if wrong := refused(error):
             raise QueryError(wrong) from None
-        if _SHOW.search(str(error)):
+        if needs_catalog(error):
             return _show(sql, tables, limits)
         raise _refusal(error, sql, {name: schema for name, (schema, _) in tables.items()}, limits) from None
     return Statement(_kind(frame), frame, session)

@@ -1,4 +1,7 @@
-"""What datafusion reports of a statement, made the errors of telemetry: with line and column, and the nearest name."""
+"""What datafusion reports of a statement, made the errors of telemetry: with line and column, and the nearest name.
+
+The errors of datafusion in Python have one type, `Exception`: their text alone has the reason, for this module and for `gate`.
+"""
 
 from __future__ import annotations
 
@@ -12,6 +15,7 @@ from monarch.telemetry.errors import QueryError
 
 _TABLE = re.compile(r"table '(?:datafusion\.public\.)?([^']*)' not found")
 _COLUMN = re.compile(r"No field named (?:\"?\w+\"?\.)*\"?([^\s\".,]+)\"?[.\s]")
+_SHOW = re.compile(r"SHOW (?:TABLES|COLUMNS) is not supported unless information_schema")
 _AT = re.compile(r" at Line: (\d+), Column: (\d+)")
 # The passes of the planner through which an error was propagated.
 _PASSES = re.compile(r"^(?:[^\n]*\ncaused by\n)+")
@@ -75,6 +79,11 @@ def _explained(message: str) -> tuple[str, str | None, str]:
     if _MIXED_TIMES.search(message):
         return message, f"columns that end in _us are microseconds since the epoch, and now is {_NOW_US}", ""
     return message, None, ""
+
+
+def needs_catalog(error: BaseException) -> bool:
+    """Whether the statement is a SHOW, which the library executes with `information_schema` only."""
+    return _SHOW.search(str(error)) is not None
 
 
 def unknown_table(error: BaseException) -> str | None:
