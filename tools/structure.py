@@ -69,8 +69,11 @@ def circles(graph: Mapping[str, set[str]]) -> list[list[str]]:
 _SELF = ("self", "cls", "super()")
 # The module with the names of PyTorch that have no public form.
 _FOREIGN = "torch_internals.py"
-# Names that the documentation of Python describes for all code: of named tuples, of `os` and of `sys`.
-_DOCUMENTED = frozenset({"_asdict", "_exit", "_fields", "_getframe", "_make", "_replace"})
+# Names that Python has for all code: those of named tuples, of `os` and of `sys` in its documentation, and those in `__all__` of
+# `asyncio.events`.
+_DOCUMENTED = frozenset(
+    {"_asdict", "_current_frames", "_exit", "_fields", "_get_running_loop", "_getframe", "_make", "_replace", "_set_running_loop"}
+)
 
 
 def python_graph(package: str) -> dict[str, set[str]]:
