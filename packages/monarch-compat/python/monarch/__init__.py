@@ -7,7 +7,7 @@ once (`DeprecationWarning`) and names its new home; a name without a home raises
 
 from __future__ import annotations
 
-from monarch import _old_paths
+from . import _old_paths
 
 _old_paths.extend(__path__)
 
@@ -15,12 +15,12 @@ _old_paths.extend(__path__)
 def __getattr__(name: str) -> object:
     if name.startswith("__"):
         raise AttributeError(f"module 'monarch' has no attribute {name!r}")
-    from monarch._old_modules.modules import value
+    from ._old_modules.modules import value
 
     return value("monarch", name)
 
 
 def __dir__() -> list[str]:
-    from monarch._old_modules.modules import names
+    from ._old_modules.modules import names
 
     return sorted({*globals(), *names("monarch")})
