@@ -125,6 +125,16 @@ def test_link_that_does_not_come_back_is_lost(cluster: Cluster) -> None:
     assert client.end() == 0
 
 
+def test_firewall_before_a_host_loses_the_link(cluster: Cluster) -> None:
+    # No worker has a connection to another one: they open it when the client asks about the host.
+    client = cluster.client(MONARCH_CHANNEL_RECONNECT_TIMEOUT="2s")
+    cluster.network.cut_link(cluster.client_host, cluster.hosts[1])
+    said = client.say("lost", 1)
+    assert said.startswith(f"link_lost {cluster.hosts[1].name}: "), said
+    assert [client.say("alive", n) for n in (0, 2)] == ["True", "True"]
+    assert client.end() == 0
+
+
 def test_cast_reaches_ranks_behind_a_cut_link(cluster: Cluster) -> None:
     # The tree is a chain: each host forwards to the next one.
     cluster.env["MONARCH_CAST_FAN_OUT"] = "1"

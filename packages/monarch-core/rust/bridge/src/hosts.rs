@@ -13,6 +13,7 @@ use pyo3::prelude::*;
 use runtime::gateway::{self, Wanted};
 use runtime::{Gateway, Mode, Node};
 use wire::greeting::JobSettings;
+use wire::join_tree::JoinFailureKind;
 use wire::{Control, ProcUid};
 
 use crate::fork;
@@ -54,6 +55,30 @@ impl Trust {
             "user" => Policy::SameUser,
             other => return Err(PyValueError::new_err(format!("no such kind of trust: {other}"))),
         })
+    }
+}
+
+/// The reason why a host has not joined.
+#[pyclass(frozen)]
+pub struct JoinFailure(wire::join_tree::JoinFailure);
+
+#[pymethods]
+impl JoinFailure {
+    /// One side did not authenticate the other.
+    #[getter]
+    fn is_authentication(&self) -> bool {
+        self.0.kind == JoinFailureKind::Authentication
+    }
+
+    /// The two sides have different versions.
+    #[getter]
+    fn is_version(&self) -> bool {
+        self.0.kind == JoinFailureKind::Version
+    }
+
+    #[getter]
+    fn why(&self) -> &str {
+        &self.0.why
     }
 }
 
@@ -206,6 +231,18 @@ impl Hosts {
             self.node.calls.fail_rank(&inner, 0, &peer);
         }
         Ok(PendingCall::new(&self.node, inner))
+    }
+
+    /// The reason why a host has ended for this client although its agent may still run; none for any other host.
+    fn unknown_end(&self, host: u64) -> Option<String> {
+        self.gateway.job(self.node.uid)?.host(ProcUid(host))?.unknown_end()
+    }
+
+    /// Decodes the answer of a join that has failed.
+    #[staticmethod]
+    fn join_failure(answer: &[u8]) -> PyResult<JoinFailure> {
+        let decoded = wire::greeting::decode(answer).ok_or_else(|| PyValueError::new_err("the answer of a join is malformed"))?;
+        Ok(JoinFailure(decoded))
     }
 
     /// Sends goodbyes to all other members, and leaves all jobs.

@@ -46,7 +46,7 @@ mod _native {
     #[pymodule_export]
     use crate::gil::hold_gil;
     #[pymodule_export]
-    use crate::hosts::Hosts;
+    use crate::hosts::{Hosts, JoinFailure};
     #[pymodule_export]
     use crate::inspection::{agent_pid, agents, control_directory, inspect_agent};
     #[pymodule_export]
@@ -101,7 +101,7 @@ mod _native {
         #[pymodule_export]
         use crate::process_end::ProcessEnd;
         #[pymodule_export]
-        use crate::supervision::{Ask, Fail, Mark, Orphan, Tell};
+        use crate::supervision::{Ask, Fail, Mark, Notify, Orphan};
         #[pymodule_export]
         use crate::system_event::{
             ActorFailed, CallAbandoned, HostAudit, HostShutdown, JobEnded, LaunchProc, ProcUnresponsive, ProcsEnded, RootLost, SpawnActor,

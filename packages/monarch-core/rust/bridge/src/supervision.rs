@@ -22,7 +22,7 @@ pub struct Mark {
 
 /// Notify the owner of the mesh, which is this process, of the failure of a rank.
 #[pyclass(frozen, get_all)]
-pub struct Tell {
+pub struct Notify {
     mesh: u64,
     rank: u32,
 }
@@ -54,7 +54,7 @@ pub fn objects(py: Python<'_>, actions: Vec<Action>) -> PyResult<Vec<Py<PyAny>>>
     let object = |action| {
         Ok(match action {
             Action::Mark(m) => Py::new(py, Mark { mesh: m.mesh.0, rank: m.rank })?.into_any(),
-            Action::Notify(m) => Py::new(py, Tell { mesh: m.mesh.0, rank: m.rank })?.into_any(),
+            Action::Notify(m) => Py::new(py, Notify { mesh: m.mesh.0, rank: m.rank })?.into_any(),
             Action::Ask { actor, about: m } => Py::new(py, Ask { actor: actor.0, mesh: m.mesh.0, rank: m.rank })?.into_any(),
             Action::Fail { actor, about: m } => Py::new(py, Fail { actor: actor.0, mesh: m.mesh.0, rank: m.rank })?.into_any(),
             Action::Orphan { actor } => Py::new(py, Orphan { actor: actor.0 })?.into_any(),

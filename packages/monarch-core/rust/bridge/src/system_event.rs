@@ -40,8 +40,8 @@ classes! {
     SystemRequest { sender: u64, kind: u16, slot: u64, body: Py<PyBytes>, }
     /// An inspection has requested the stacks of all threads.
     StacksWanted { ticket: u64, }
-    /// Python does not run in a proc of this agent, or runs again if `evidence` is empty. `stacks` are JSON or empty.
-    ProcUnresponsive { proc: u64, evidence: String, stacks: Py<PyBytes>, }
+    /// Python does not run in a proc of this agent, or runs again if `silence_reason` is empty. `stacks` are JSON or empty.
+    ProcUnresponsive { proc: u64, silence_reason: String, stacks: Py<PyBytes>, }
     /// A failed call was dropped before its failure was seen.
     CallAbandoned { mesh: u64, }
     /// The agent of this proc has ended.
@@ -92,7 +92,7 @@ pub fn event(py: Python<'_>, node: &Node, e: SystemEvent) -> PyResult<Py<PyAny>>
         SystemEvent::Ping { .. } => py.None(),
         SystemEvent::Stacks { ticket } => Py::new(py, StacksWanted { ticket })?.into_any(),
         SystemEvent::Unresponsive { uid, cause, stacks } => {
-            Py::new(py, ProcUnresponsive { proc: uid.0, evidence: cause, stacks: bytes(&stacks) })?.into_any()
+            Py::new(py, ProcUnresponsive { proc: uid.0, silence_reason: cause, stacks: bytes(&stacks) })?.into_any()
         }
         SystemEvent::Abandoned { mesh } => Py::new(py, CallAbandoned { mesh: mesh.0 })?.into_any(),
         SystemEvent::RootLost => Py::new(py, RootLost {})?.into_any(),

@@ -9,6 +9,7 @@ use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
 use wire::greeting::LIMIT;
+use wire::join_tree::JoinFailureKind;
 
 use crate::address::{self, Address};
 use crate::lock::lock;
@@ -51,14 +52,14 @@ impl NoStream {
         NoStream::Unwatched(format!("the kernel does not watch the connection to it: {}{limit}", error_text(e)))
     }
 
-    /// The class of the error: `version`, `auth` or `other`.
-    pub fn kind(&self) -> &'static str {
+    /// The kind of failed join that the error causes.
+    pub fn kind(&self) -> JoinFailureKind {
         match self {
-            NoStream::Refused(Refused::Version { .. }) => "version",
+            NoStream::Refused(Refused::Version { .. }) => JoinFailureKind::Version,
             NoStream::Refused(
                 Refused::Secret | Refused::Certificate(_) | Refused::Job(_) | Refused::Authority(_) | Refused::User(_) | Refused::Denied(_),
-            ) => "auth",
-            _ => "other",
+            ) => JoinFailureKind::Authentication,
+            _ => JoinFailureKind::Other,
         }
     }
 

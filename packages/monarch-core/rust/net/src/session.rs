@@ -78,8 +78,8 @@ pub enum StreamEnd {
 impl StreamEnd {
     pub(crate) fn of(e: &io::Error) -> StreamEnd {
         match e.kind() {
-            // An end without an announcement, as after a kill of the process.
-            io::ErrorKind::UnexpectedEof => StreamEnd::Closed,
+            // An end without an announcement, as after a kill of the process. A write fails with `BrokenPipe` after the end has arrived.
+            io::ErrorKind::UnexpectedEof | io::ErrorKind::BrokenPipe => StreamEnd::Closed,
             io::ErrorKind::ConnectionReset => StreamEnd::Reset,
             io::ErrorKind::InvalidData => StreamEnd::Garbage,
             _ => StreamEnd::Failed,

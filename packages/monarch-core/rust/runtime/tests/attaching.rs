@@ -11,6 +11,7 @@ use net::trust::{Policy, Secret};
 use runtime::calls::pending_call::Outcome;
 use runtime::membership::join::MAX_DIRECT;
 use runtime::{Mode, SystemEvent};
+use wire::join_tree::{JoinFailure, JoinFailureKind};
 use wire::{ExitReason, Status};
 
 /// More workers than join the client directly.
@@ -70,7 +71,8 @@ fn worker_that_does_not_join_is_reported_alone() {
     let (last, others) = outcomes.split_last().unwrap();
     assert!(others.iter().all(|outcome| outcome.status == Status::Ok));
     assert_eq!(last.status, Status::Error);
-    assert!(reason(last).contains("auth:refused by the other end"), "{}", reason(last));
+    let failure: JoinFailure = wire::greeting::decode(&bytes(&last.parts)).unwrap();
+    assert_eq!((failure.kind, &*failure.why), (JoinFailureKind::Authentication, "refused by the other end"));
 }
 
 /// The relay is one of the workers that joined the client directly.

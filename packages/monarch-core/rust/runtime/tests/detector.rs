@@ -35,7 +35,7 @@ fn until_verdict(d: &mut Detector, start: Instant, from: Duration, end: Duration
 }
 
 fn lost(host: Member, why: &str) -> Action {
-    Action::Lost { host: uid(host), why: why.to_owned() }
+    Action::Lost { host: uid(host), why: why.to_owned(), is_end_known: why.starts_with("agent") }
 }
 
 #[test]
@@ -83,7 +83,7 @@ fn end_reported_by_the_kernel_counts_at_once() {
         // A heartbeat that was under way does not make the host alive again.
         d.on_heartbeat(uid(1), start + BEAT);
         assert_eq!(d.next(start + BEAT), Some(Duration::ZERO));
-        assert_eq!(d.tick(start + BEAT), [Action::Suspect(uid(1)), lost(1, why)]);
+        assert_eq!(d.tick(start + BEAT), [Action::Suspect(uid(1)), Action::Lost { host: uid(1), why: why.to_owned(), is_end_known: true }]);
     }
 }
 
@@ -97,7 +97,7 @@ fn orderly_end_proves_nothing_before_a_refusal() {
     // A dial that fails in another way does not change that.
     assert!(!d.link_down(uid(1), LinkEnd::Cut, start + ms(2)));
     assert!(d.link_down(uid(1), LinkEnd::Refused, start + ms(3)));
-    assert_eq!(d.tick(start + ms(3)), [lost(1, "agent killed")]);
+    assert_eq!(d.tick(start + ms(3)), [Action::Lost { host: uid(1), why: "agent killed".to_owned(), is_end_known: true }]);
 }
 
 #[test]

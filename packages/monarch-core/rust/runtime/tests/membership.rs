@@ -35,7 +35,15 @@ fn member(role: Role, start: Instant) -> Membership {
 }
 
 fn lost(host: ProcUid, why: &str) -> Event {
-    Event::Lost { host, why: why.to_owned(), notify: true }
+    Event::Lost { host, why: why.to_owned(), is_end_known: false, notify: true }
+}
+
+fn ended(host: ProcUid, why: &str) -> Event {
+    Event::Lost { host, why: why.to_owned(), is_end_known: true, notify: true }
+}
+
+fn tick() -> Event {
+    Event::Tick { remark: None }
 }
 
 // ---- the transition table
@@ -66,7 +74,7 @@ fn ended_host_never_changes_its_state() {
 #[test]
 fn every_host_that_has_not_ended_can_end() {
     for state in HostState::ALL {
-        for event in [HostEvent::Lost, HostEvent::LinkLost] {
+        for event in [HostEvent::Ended, HostEvent::Lost, HostEvent::LinkLost] {
             assert!(transition(state, event).is_some_and(HostState::is_ended), "{state:?}, {event:?}");
         }
     }
@@ -112,10 +120,89 @@ fn client_notifies_the_lost_host_and_the_others() {
 fn host_with_an_expected_exit_has_left() {
     let (start, host) = (Instant::now(), ProcUid(2));
     let mut member = member(Role::Client, start);
-    for event in [Event::ExitExpected { host }, Event::Joined { host }, lost(host, "agent exited")] {
+    for event in [Event::ExitExpected { host }, Event::Joined { host }, ended(host, "agent exited")] {
         member.on(event, start);
     }
-    assert_eq!(member.state(host), HostState::Left);
+    assert_eq!((member.state(host), member.unknown_end(host)), (HostState::Left, None));
+}
+
+#[test]
+fn host_without_a_known_end_has_not_left() {
+    let (start, host) = (Instant::now(), ProcUid(2));
+    let unreached = |events: &[Event]| {
+        let mut member = member(Role::Client, start);
+        events.iter().for_each(|event| drop(member.on(event.clone(), start)));
+        assert!(member.state(host).is_ended() && member.state(host) != HostState::Left);
+        member.unknown_end(host).map(str::to_owned)
+    };
+    let (joined, dismissed) = (Event::Joined { host }, Event::ExitExpected { host });
+    let link_lost = Event::LinkLost { host, why: "no route".to_owned() };
+    let not_joined = "it did not join: no answer";
+    assert_eq!(unreached(&[dismissed.clone(), lost(host, not_joined)]).as_deref(), Some(not_joined));
+    assert_eq!(unreached(&[joined.clone(), dismissed.clone(), lost(host, "refused")]).as_deref(), Some("refused"));
+    assert_eq!(unreached(&[joined.clone(), dismissed, link_lost]).as_deref(), Some("no route"));
+    assert_eq!(unreached(&[joined.clone(), lost(host, "silent")]).as_deref(), Some("silent"));
+    assert_eq!(unreached(&[joined, ended(host, "agent killed")]), None, "an unexpected end is a loss, and is known");
+}
+
+#[test]
+fn silent_leaving_host_has_no_known_end() {
+    let (start, host) = (Instant::now(), ProcUid(2));
+    for (cause, is_known) in [
+        (None, false),
+        (Some(LinkEnd::Refused), true),
+        (Some(LinkEnd::Reset), false),
+        (Some(LinkEnd::Exited), true),
+        (Some(LinkEnd::Killed), true),
+    ] {
+        let mut member = member(Role::Client, start);
+        for event in [Event::Joined { host }, Event::Watched { host }, Event::ExitExpected { host }] {
+            member.on(event, start);
+        }
+        cause.into_iter().for_each(|cause| drop(member.on(Event::LinkDown { host, cause }, start)));
+        let mut now = start;
+        while let Some(wait) = member.next(now) {
+            now += wait.max(ms(1));
+            member.on(tick(), now);
+        }
+        assert_eq!((member.state(host) == HostState::Left, member.unknown_end(host).is_none()), (is_known, is_known), "{cause:?}");
+    }
+}
+
+/// The host has ended the work of a client that it has received no heartbeat of by then, so to wait longer saves nothing.
+#[test]
+fn client_waits_for_a_link_until_the_lease() {
+    let (start, host, other) = (Instant::now(), ProcUid(2), ProcUid(3));
+    let lost_after = |lease: Duration, reconnect: Duration| {
+        let mut member = Membership::new(CLIENT, CLIENT, Settings { loss: LOSS, reconnect, role: Role::Client }, lease, start);
+        for host in [host, other] {
+            member.on(Event::Joined { host }, start);
+            member.on(Event::Watched { host }, start);
+            member.on(Event::Heartbeat { host }, start);
+        }
+        let mut now = start;
+        while !member.state(host).is_ended() {
+            now += member.next(now).unwrap().max(ms(1));
+            member.on(Event::Heartbeat { host: other }, now);
+            for action in member.on(tick(), now) {
+                if let Action::Probe { via, about } = action {
+                    member.on(Event::ProbeAnswered { about, via, age: Some(ms(0)) }, now);
+                }
+            }
+        }
+        assert_eq!(member.state(host), HostState::LinkLost);
+        now - start
+    };
+    let suspicion = 12 * BEAT;
+    for (lease, reconnect, expected) in [
+        (LEASE, ms(10_000), WORK_LIMIT),
+        (LEASE, ms(2_000), ms(2_000) + suspicion),
+        (Duration::ZERO, ms(10_000), ms(10_000) + suspicion),
+        (ms(10_000), ms(10_000), ms(8_000)),
+    ] {
+        let after = lost_after(lease, reconnect);
+        assert!(after >= expected && after < expected + 2 * BEAT, "{after:?}, {expected:?}");
+    }
 }
 
 #[test]
@@ -144,11 +231,10 @@ fn suspicion_that_returns_before_the_tick_is_kept() {
     for event in [Event::Joined { host }, Event::Watched { host }, Event::LinkDown { host, cause: LinkEnd::Cut }] {
         member.on(event, start);
     }
-    let tick = |member: &mut Membership, at| member.on(Event::Tick { remark: None }, at);
-    assert!(tick(&mut member, start).contains(&Action::Suspected { host }));
+    assert!(member.on(tick(), start).contains(&Action::Suspected { host }));
     member.on(Event::Heartbeat { host }, start + ms(10));
     member.on(Event::LinkDown { host, cause: LinkEnd::Cut }, start + ms(20));
-    tick(&mut member, start + ms(30));
+    member.on(tick(), start + ms(30));
     assert_eq!(member.state(host), HostState::Suspected);
 }
 
@@ -231,6 +317,8 @@ struct Host {
     /// The time since which the detector may count silence, and whether connections have ever ended: their end may prove the host's end.
     heartbeat: Duration,
     link_down: bool,
+    /// The end of the connections, or a port that refuses, has proved the end of the agent.
+    end_proved: bool,
 }
 
 struct World {
@@ -269,7 +357,7 @@ impl World {
         let end = self.now + time;
         while let Some(wait) = self.member.next(self.start + self.now).filter(|wait| self.now + *wait <= end) {
             self.now += wait.max(ms(1));
-            self.on(Event::Tick { remark: None });
+            self.on(tick());
         }
         self.now = self.now.max(end);
     }
@@ -336,11 +424,12 @@ impl World {
         let h = self.host(host);
         assert!(h.ended.is_none(), "{host:?} ends twice");
         h.ended = Some(match event {
-            Event::Lost { host: about, .. } if *about == host && h.exit_expected => HostState::Left,
+            Event::Lost { host: about, is_end_known: true, .. } if *about == host && h.exit_expected => HostState::Left,
             Event::Lost { host: about, .. } if *about == host => HostState::Lost,
             Event::LinkLost { host: about, .. } if *about == host => HostState::LinkLost,
             Event::Tick { .. } => {
                 assert!(h.watched && (h.link_down || now >= h.heartbeat + 36 * BEAT), "{host:?} was not silent");
+                assert!(state != HostState::Left || h.exit_expected && h.end_proved, "{host:?} may still run");
                 state
             }
             _ => panic!("{host:?} ends by {event:?}"),
@@ -392,8 +481,11 @@ impl World {
             6 => self.on(Event::JoinStarted { host }),
             7 => self.on(Event::JoinEnded { host }),
             8 => {
-                self.host(host).link_down |= is_member;
-                self.on(Event::LinkDown { host, cause: ENDS[millis as usize % ENDS.len()] });
+                let cause = ENDS[millis as usize % ENDS.len()];
+                let h = self.host(host);
+                h.end_proved |= matches!(cause, LinkEnd::Exited | LinkEnd::Killed | LinkEnd::Refused);
+                h.link_down |= is_member;
+                self.on(Event::LinkDown { host, cause });
             }
             9 if self.host(host).joined => self.on(Event::Reconnected { host }),
             10 => {
@@ -411,7 +503,8 @@ impl World {
                 h.heartbeat = h.heartbeat.min(now.saturating_sub(ms(millis)));
                 self.on(Event::IndirectHeartbeat { host, age: ms(millis) });
             }
-            14 if millis < 100 => self.on(lost(host, "refused")),
+            14 if millis < 50 => self.on(lost(host, "refused")),
+            14 if millis < 100 => self.on(ended(host, "goodbye")),
             15 if millis < 50 => self.on(Event::LinkLost { host, why: "no route".to_owned() }),
             16 if millis < 20 && self.role == Role::Agent => self.on(lost(OWN, "silent")),
             _ => {}

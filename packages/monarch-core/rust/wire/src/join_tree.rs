@@ -52,6 +52,32 @@ pub struct WorkerInfo {
     pub by: ProcUid,
 }
 
+/// The kind of a failed join.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum JoinFailureKind {
+    /// One side did not authenticate the other.
+    Authentication,
+    /// The two sides have different versions.
+    Version,
+    /// The worker has ended while it joined.
+    Ended,
+    /// Another reason: the worker may run.
+    Other,
+}
+
+/// The reason why a worker has not joined.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct JoinFailure {
+    pub kind: JoinFailureKind,
+    pub why: String,
+}
+
+impl JoinFailure {
+    pub fn other(why: impl Into<String>) -> JoinFailure {
+        JoinFailure { kind: JoinFailureKind::Other, why: why.into() }
+    }
+}
+
 /// The end of a relayed host, as its relay observed it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum HostEnd {
@@ -79,7 +105,7 @@ pub enum TreeMessage {
     Report {
         run: u64,
         joined: Vec<(u32, WorkerInfo)>,
-        failed: Vec<(u32, String)>,
+        failed: Vec<(u32, JoinFailure)>,
     },
     /// Up, to the client: the public key of a worker. `Certified` is the answer.
     Certify {

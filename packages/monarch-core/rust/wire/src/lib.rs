@@ -32,4 +32,4 @@ pub use runs::Runs;
 pub use trace::Trace;
 
 /// The version of the protocol. It is raised on every incompatible change, so that incompatible builds refuse each other.
-pub const VERSION: u32 = 5;
+pub const VERSION: u32 = 6;

@@ -12,6 +12,7 @@ __all__ = [
     "JobEnded",
     "LaunchProc",
     "Mark",
+    "Notify",
     "Orphan",
     "ProcUnresponsive",
     "ProcessEnd",
@@ -21,7 +22,6 @@ __all__ = [
     "StacksWanted",
     "StopProc",
     "SystemRequest",
-    "Tell",
 ]
 
 # ---- process_end.rs
@@ -130,12 +130,12 @@ class StacksWanted:
 
 @final
 class ProcUnresponsive:
-    """Python no longer runs in a proc of this agent or, if `evidence` is empty, runs again. `stacks` is JSON or empty."""
+    """Python no longer runs in a proc of this agent or, if `silence_reason` is empty, runs again. `stacks` is JSON or empty."""
 
     @property
     def proc(self) -> int: ...
     @property
-    def evidence(self) -> str: ...
+    def silence_reason(self) -> str: ...
     @property
     def stacks(self) -> bytes: ...
 
@@ -200,7 +200,7 @@ class Mark:
     def rank(self) -> int: ...
 
 @final
-class Tell:
+class Notify:
     """The owner of the mesh, which is this process, is notified of a rank's failure."""
 
     @property
@@ -238,4 +238,4 @@ class Orphan:
     def actor(self) -> int: ...
 
 # The possible actions for a failure.
-_Action: TypeAlias = Mark | Tell | Ask | Fail | Orphan
+_Action: TypeAlias = Mark | Notify | Ask | Fail | Orphan

@@ -180,6 +180,13 @@ ERROR_TABLE: tuple[ErrorRow, ...] = (
         "check that `monarch worker` runs at these addresses; `mesh_attach_config_timeout` is how long all of them may take",
     ),
     ErrorRow(
+        "not_shut_down",
+        "SupervisionError",
+        "a shutdown of hosts of which some did not confirm their end",
+        "shutdown: {k} of {n} hosts may still run: {hosts}",
+        "end `monarch worker` there; it ends what the job left there when its lease (`mesh_orphan_timeout`) is over",
+    ),
+    ErrorRow(
         "version_mismatch",
         "VersionMismatch",
         "the two sides of a connection have incompatible versions",

@@ -94,6 +94,11 @@ def attach_failed(n: int, hosts: Mapping[str, str]) -> str:
     return fill("attach_failed", k=len(hosts), n=n, hosts="; ".join(f"{address}: {why}" for address, why in hosts.items()))
 
 
+def not_shut_down(n: int, hosts: Mapping[str, str]) -> str:
+    """The text of a shutdown of `n` hosts. `hosts` gives the reason for each address whose host did not confirm its end."""
+    return fill("not_shut_down", k=len(hosts), n=n, hosts="; ".join(f"{address}: {why}" for address, why in hosts.items()))
+
+
 def controller_failed(name: str, failure: str) -> str:
     return fill("controller_failed", name=name, failure=failure)
 

@@ -6,6 +6,7 @@ import json
 import time
 from contextvars import ContextVar
 
+from monarch._core._native import Hosts
 from monarch._core._native.protocol import ERROR, GATHER, OK
 from monarch._core.call.future import Future, new_future
 from monarch._core.call.runs import each_of
@@ -133,7 +134,7 @@ class Attachment:
             if result is None or rank in self._again:
                 continue
             if result.status == ERROR:
-                why = result.raw().decode(errors="replace").partition(":")[2]
+                why = Hosts.join_failure(result.raw()).why
                 runtime_log.event("host.not_attached", runtime_log.WARN, True, peer=address, detail=f"{address} did not join: {why}")
             else:
                 joined = json.loads(result.raw())
@@ -221,6 +222,10 @@ class Attachment:
     def _failed(self) -> set[int]:
         return {self.ids[rank] for rank, result in enumerate(self.cell.results()) if result is not None and result.status == ERROR}
 
+    def unreported(self) -> set[int]:
+        """The hosts that have not joined while no caller has received the error."""
+        return self._failed() if self.failure is None else set()
+
     def described(self) -> list[dict[str, Any] | None]:
         """The description that each host sent: `agent`, `host`, `pid`, `release`; None for hosts that have not joined."""
         results = self.cell.results()
@@ -263,17 +268,17 @@ def _joined_hosts(process: LocalProcess) -> dict[str, tuple[Attached, int]]:
 
 def failure_of(cell: PendingCall, addresses: Sequence[str]) -> AttachError | None:
     """The error of the hosts that have not joined, from their answers."""
-    reasons: dict[str, str] = {}
-    kinds: set[str] = set()
-    for rank, result in enumerate(cell.results()):
-        if result is not None and result.status == ERROR:
-            kind, _, why = result.raw().decode(errors="replace").partition(":")
-            reasons[addresses[rank]] = why
-            kinds.add(kind)
+    results = enumerate(cell.results())
+    failures = {addresses[rank]: Hosts.join_failure(r.raw()) for rank, r in results if r is not None and r.status == ERROR}
     cell.set_retrieved()
-    if not reasons:
+    if not failures:
         return None
-    made = AuthenticationError if "auth" in kinds else VersionMismatch if "version" in kinds else AttachError
+    reasons = {address: failure.why for address, failure in failures.items()}
+    made: type[AttachError] = AttachError
+    if any(failure.is_authentication for failure in failures.values()):
+        made = AuthenticationError
+    elif any(failure.is_version for failure in failures.values()):
+        made = VersionMismatch
     return made(attach_failed(len(addresses), reasons), reasons)
 
 

@@ -132,10 +132,12 @@ class HostMesh(MeshTrait):
         """Stops the processes, those of copies included, and ends the agents; the object cannot be used afterwards.
 
         Returns:
-            A Future that is done when all agents have ended.
+            A Future that is done when all agents have ended. It does not wait for a host that was lost before; the log names this host.
 
         Raises:
             RuntimeError: the mesh is a slice or an unpickled handle, or has been shut down already.
+            SupervisionError: from the Future, code `not_shut_down`: hosts did not confirm their end, so their workers may still run. The
+                text names each of these hosts with the reason.
 
         ```python
         from monarch.actor.testing import local_hosts

@@ -6,9 +6,13 @@ list of spawned procs, so that its `stop` ends those only. The set knows agents 
 
 from __future__ import annotations
 
+from monarch._core._native.protocol import OK
 from monarch._core.call.future import Future, done_future, new_future
 from monarch._core.call.lazy_future import returns_future
+from monarch._core.errors.errors import SupervisionError
+from monarch._core.errors.text import not_shut_down
 from monarch._core.hosts.connections import native_hosts
+from monarch._core.hosts.host_ends import HostEnds
 from monarch._core.hosts.spawned_procs import SpawnedProcs, procs_on
 from monarch._core.process.current import current_process
 from monarch._core.process.identity import checked_name
@@ -123,6 +127,8 @@ class HostSet:
         hosts, agents = native_hosts(process), [agent for agent in self.agent_ids() if agent != process.agent_uid]
         # A worker in this process ends last.
         own = loaded_module("monarch._core.start.worker") if len(agents) < len(self.agent_ids()) else None
+        attachment = self.attachment
+        ends = HostEnds(hosts, agents, attachment) if attachment is not None else None
 
         async def wait() -> None:
             failed: Exception | None = None
@@ -135,15 +141,21 @@ class HostSet:
                 for agent in agents:
                     hosts.shutdown(agent)
                 raise
+            answered: set[int] = set()
             # The other hosts are reached through the gateway, which ends last.
             gateways = [agent for agent in agents if hosts.is_gateway(agent)]
             for group in ([agent for agent in agents if agent not in gateways], gateways):
                 # A host whose end is known has no agent that could answer.
-                asked = [hosts.shutdown(agent) for agent in group]
-                for cell in asked:
+                asked = [(agent, hosts.shutdown(agent)) for agent in group]
+                for agent, cell in asked:
                     await new_future(cell, lambda c: c.set_retrieved())
+                    answer = cell.result(0)
+                    if answer is not None and answer.status == OK:
+                        answered.add(agent)
             if own is not None:
                 own.end()
+            if ends is not None and (unknown := ends.unknown(answered)):
+                raise SupervisionError(not_shut_down(len(self.agent_ids()), unknown), code="not_shut_down") from failed
             if failed is not None:
                 raise failed
 

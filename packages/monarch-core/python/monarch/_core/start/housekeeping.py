@@ -195,7 +195,7 @@ class Housekeeping:
 
                 native.stacks_taken(event.ticket, stacks.take(process))
             case ProcUnresponsive():
-                runtime_log.proc_unresponsive(event.proc, event.evidence, event.stacks)
+                runtime_log.proc_unresponsive(event.proc, event.silence_reason, event.stacks)
             case StopProc():
                 self._stop(event.reason, event.drain or drain_bounds())
             case RootLost():

@@ -9,7 +9,7 @@ from __future__ import annotations
 from monarch._core._native import Process as NativeProcess
 from monarch._core._native.events import mesh_gone, supervision_delivered
 from monarch._core._native.protocol import ERROR, GATHER, PROC_ENDED
-from monarch._core._native.system import Ask, Mark, Orphan, Tell
+from monarch._core._native.system import Ask, Mark, Notify, Orphan
 from monarch._core.call.answer import proc_ended_failure
 from monarch._core.call.future import Future, new_future
 from monarch._core.call.orphan import owner_ended
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from monarch._core.process.parts import Owned
     from monarch._core.process.process import LocalProcess
 
-    Action: TypeAlias = Mark | Tell | Ask | Fail | Orphan
+    Action: TypeAlias = Mark | Notify | Ask | Fail | Orphan
 
 
 # The reason of a stop at the end of the program, for which nothing is printed.
@@ -237,7 +237,7 @@ def _do(process: LocalProcess, actions: list[Action], failure_of: Callable[[Owne
             continue
         failure_event("failure.delivered", WARN, failure, mesh.owner.display)
         supervision_delivered(action.mesh, action.rank, mesh.owner.display, failure.reason.kind)
-        if isinstance(action, Tell):
+        if isinstance(action, Notify):
             root_failed(process, failure)
         else:
             owner = process.actors.get(action.actor)

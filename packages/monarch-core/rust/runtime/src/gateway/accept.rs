@@ -115,7 +115,7 @@ impl Gateway {
             return;
         }
         self.watch(job, from);
-        self.heard(job, from);
+        self.heartbeat_received(job, from);
         lock(&host.state).closed_by_exit = false;
         if number == HEARTBEAT {
             return host.session.attach_heartbeat(opened.stream, &answer(&Welcome::Channel { received: 0 }), Vec::new());
@@ -133,7 +133,7 @@ impl Gateway {
             }
         }
         if attached == Err(Disagree::Ahead) {
-            self.host_lost(job, &host, &ahead(received, &host), true);
+            self.host_ended(job, &host, &ahead(received, &host));
         }
     }
 
@@ -143,7 +143,7 @@ impl Gateway {
         if host.id == job.id {
             self.refused(&host.name(), why.to_string());
         } else if job.is_clients() {
-            self.host_lost(job, host, &why.to_string(), true);
+            self.host_lost(job, host, &why.to_string());
         } else {
             self.link_lost(job, host, &why.to_string());
         }

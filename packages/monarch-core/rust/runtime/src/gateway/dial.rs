@@ -11,7 +11,7 @@ use net::lock::lock;
 use net::session::{FRAMES, HEARTBEAT};
 use net::trust::{DialTrust, JobId, Kind, Refused, Target};
 use wire::greeting::{self, Greeting, JobSettings, RefusalReason, Welcome};
-use wire::join_tree::TreeMessage;
+use wire::join_tree::{JoinFailure, JoinFailureKind, TreeMessage};
 use wire::{CallId, ProcUid, Status};
 
 use super::redial::backoff;
@@ -28,9 +28,6 @@ const SUSPECT_DIAL_TIMEOUT: Duration = Duration::from_millis(400);
 const FORGOTTEN: &str = "its agent does not know this job any more: it has ended since, or its lease (`mesh_orphan_timeout`) was over";
 /// The same for an agent that does not know the session.
 const NO_SESSION: &str = "its agent does not know this connection any more: the job has ended there since, or began anew";
-
-/// Kind of failure: the worker has ended while it joined. The client does not dial it again when a relay has reported this.
-pub(super) const ENDED: &str = "ended";
 
 /// The age at which a host's certificate is replaced: a third of its lifetime, so renewals may fail for 60 days.
 const RENEW: Duration = Duration::from_secs(30 * 24 * 3600);
@@ -137,7 +134,7 @@ impl Gateway {
         lock(&host.state).trust = Some(wanted.trust);
         let behind = self.gateway_of(job).is_some();
         if behind && !matches!(wanted.address, Address::Tcp { .. }) {
-            self.not_joined(job, &host, ticket, "other", "only tcp addresses are reached through a gateway");
+            self.not_joined(job, &host, ticket, JoinFailure::other("only tcp addresses are reached through a gateway"));
             return None;
         }
         // The gateway resolves the names of hosts behind it.
@@ -148,7 +145,7 @@ impl Gateway {
                 info.address = Some(wanted.address);
             }
             Err(e) => {
-                self.not_joined(job, &host, ticket, "other", &format!("name not found: {e}"));
+                self.not_joined(job, &host, ticket, JoinFailure::other(format!("name not found: {e}")));
                 return None;
             }
         }
@@ -157,7 +154,7 @@ impl Gateway {
 
     pub fn give_up(&self, job: &Arc<Job>, host: ProcUid, call_id: CallId, rank: u32, why: &str) {
         if let Some(host) = job.host(host) {
-            self.not_joined(job, &host, Ticket { call: Some((call_id, rank)), list: None }, "other", why);
+            self.not_joined(job, &host, Ticket { call: Some((call_id, rank)), list: None }, JoinFailure::other(why));
         }
     }
 
@@ -174,7 +171,7 @@ impl Gateway {
         self.on_event(job, Event::JoinStarted { host: host.id });
         if !self.is_in(job) {
             self.on_event(job, Event::JoinEnded { host: host.id });
-            return self.not_joined(job, host, ticket, "other", "the job is over");
+            return self.not_joined(job, host, ticket, JoinFailure::other("the job is over"));
         }
         let (me, job2, host2) = (self.me.clone(), job.clone(), host.clone());
         let again = hello.clone();
@@ -201,19 +198,20 @@ impl Gateway {
                 Ok(ready) => g.joined(&job2, &host2, ready, ticket, again),
                 // Another relay has joined the host meanwhile.
                 Err(_) if !job2.is_clients() && host2.membership().is_join_over() => {
-                    g.not_joined(&job2, &host2, ticket, "other", "it has joined")
+                    g.not_joined(&job2, &host2, ticket, JoinFailure::other("it has joined"))
                 }
                 // A worker has accepted a connection before, and now no process listens: the worker has ended.
                 Err(why) if why.is_refusal() && before.opened.is_some() => {
                     let first = before.opened.unwrap_or_default();
-                    g.not_joined(&job2, &host2, ticket, ENDED, &format!("the worker ended while it joined: {first}, then {why}"))
+                    let why = format!("the worker ended while it joined: {first}, then {why}");
+                    g.not_joined(&job2, &host2, ticket, JoinFailure { kind: JoinFailureKind::Ended, why })
                 }
                 // The worker may have been started a moment ago, and may not listen yet.
                 Err(why) if why.is_transient() && may_try => later(before.and(&why)),
                 Err(why) => {
                     // If the last attempt was cut short by the deadline, an earlier answer is the better reason.
                     let text = before.answered.filter(|_| why.is_timeout()).unwrap_or_else(|| why.to_string());
-                    g.not_joined(&job2, &host2, ticket, why.kind(), &text)
+                    g.not_joined(&job2, &host2, ticket, JoinFailure { kind: why.kind(), why: text })
                 }
             }
         };
@@ -279,8 +277,8 @@ impl Gateway {
                     self.worker_joined(job, host, list);
                 }
             }
-            Some(Welcome::Refused(no)) => self.not_joined(job, host, ticket, "other", refusal(no)),
-            _ => self.not_joined(job, host, ticket, "other", "its answer is malformed"),
+            Some(Welcome::Refused(no)) => self.not_joined(job, host, ticket, JoinFailure::other(refusal(no))),
+            _ => self.not_joined(job, host, ticket, JoinFailure::other("its answer is malformed")),
         }
     }
 
@@ -336,17 +334,20 @@ impl Gateway {
         }
     }
 
-    /// Answers that the host did not join. The text is `kind:reason`; the kind is `auth`, `version`, `ended` or `other`.
-    pub(super) fn not_joined(&self, job: &Arc<Job>, host: &Arc<Host>, ticket: Ticket, kind: &str, why: &str) {
-        let text = format!("{kind}:{why}");
+    /// Answers that the host did not join.
+    pub(super) fn not_joined(&self, job: &Arc<Job>, host: &Arc<Host>, ticket: Ticket, failure: JoinFailure) {
         if job.is_clients() {
-            self.host_lost(job, host, &format!("it did not join: {why}"), true);
+            let why = format!("it did not join: {}", failure.why);
+            match failure.kind {
+                JoinFailureKind::Ended => self.host_ended(job, host, &why),
+                _ => self.host_lost(job, host, &why),
+            }
         }
         if let Some((call_id, rank)) = ticket.call {
-            self.answer(call_id, rank, Status::Error, text.as_bytes());
+            self.answer(call_id, rank, Status::Error, &greeting::encode(&failure));
         }
         if let Some(list) = ticket.list {
-            self.worker_failed(job, list, &text);
+            self.worker_failed(job, list, failure);
         }
     }
 
@@ -385,7 +386,7 @@ impl Gateway {
                     Ok(id) => state.session_id = id,
                     Err(e) => {
                         drop(state);
-                        return self.host_lost(job, host, &e.to_string(), true);
+                        return self.host_lost(job, host, &e.to_string());
                     }
                 }
             }
@@ -445,8 +446,11 @@ impl Gateway {
             Ok(ready) => self.answered(job, host, sent, ready),
             Err(NoStream::Refused(why)) if !why.is_transient() => {
                 // An agent that does not know the job is another agent than the one that joined, or has ended the job.
-                let why = if matches!(why, Refused::Denied(_)) { format!("{FORGOTTEN} ({why})") } else { format!("agent exited: {why}") };
-                self.host_lost(job, host, &why, true);
+                if matches!(why, Refused::Denied(_)) {
+                    self.host_lost(job, host, &format!("{FORGOTTEN} ({why})"));
+                } else {
+                    self.host_ended(job, host, &format!("agent exited: {why}"));
+                }
                 NextStep::Done
             }
             Err(why @ NoStream::Unwatched(_)) => {
@@ -455,14 +459,23 @@ impl Gateway {
             }
             Err(why) => {
                 let refused = why.is_refusal();
-                if refused && host.membership().is_leaving() {
-                    // Its notice was sent to its relays, and may have been lost with them.
-                    self.host_lost(job, host, "agent exited", true);
+                // The notice of the host may have been lost with its relays. A firewall refuses connections too, so a refusal is a proof
+                // only on this machine, after the host has received the request to exit, or after its kernel has closed its
+                // connections.
+                let is_unix = host.info().address.is_some_and(|address| address.is_unix());
+                let proves = is_unix || lock(&host.state).closed_by_exit || host.session.is_settled();
+                if refused && proves && host.membership().is_leaving() {
+                    self.host_ended(job, host, "agent exited");
                     return NextStep::Done;
                 }
                 let alone = !host.session.is_up() && !host.session.has_heartbeat();
                 if alone {
-                    self.link_down(job, host, if refused { LinkEnd::Refused } else { LinkEnd::Cut });
+                    let end = match refused {
+                        true if is_unix => LinkEnd::Killed,
+                        true => LinkEnd::Refused,
+                        false => LinkEnd::Cut,
+                    };
+                    self.link_down(job, host, end);
                 }
                 NextStep::Later
             }
@@ -481,7 +494,7 @@ impl Gateway {
                     host.membership().is_suspected()
                 };
                 self.on_event(job, Event::Reconnected { host: host.id });
-                self.heard(job, host.id);
+                self.heartbeat_received(job, host.id);
                 if sent.number == HEARTBEAT {
                     host.session.attach_heartbeat(ready.opened.stream, &[], ready.early);
                     if was_silent {
@@ -496,7 +509,7 @@ impl Gateway {
                         return NextStep::Open;
                     }
                     Err(Disagree::Stale) => return NextStep::Later,
-                    Err(Disagree::Ahead) => self.host_lost(job, host, &ahead(received, host), true),
+                    Err(Disagree::Ahead) => self.host_ended(job, host, &ahead(received, host)),
                 }
             }
             // Both sides have dialled at once, and the connection of the other side is used.
@@ -506,11 +519,11 @@ impl Gateway {
                 // The other side's connection brings another session number, which must not be compared with the number of this attempt.
                 state.session_id = 0;
             }
-            Some(Welcome::Refused(RefusalReason::OtherAgent)) => self.host_lost(job, host, "agent exited", true),
-            Some(Welcome::Refused(RefusalReason::NoSession)) => self.host_lost(job, host, NO_SESSION, true),
+            Some(Welcome::Refused(RefusalReason::OtherAgent)) => self.host_ended(job, host, "agent exited"),
+            Some(Welcome::Refused(RefusalReason::NoSession)) => self.host_lost(job, host, NO_SESSION),
             // Only the client decides that a host is lost: an agent that is refused loses its link to the host, not the host.
             Some(Welcome::Refused(RefusalReason::Lost)) if !job.is_clients() => self.link_lost(job, host, refusal(RefusalReason::Lost)),
-            Some(Welcome::Refused(no)) => self.host_lost(job, host, refusal(no), true),
+            Some(Welcome::Refused(no)) => self.host_lost(job, host, refusal(no)),
             _ => return NextStep::Later,
         }
         NextStep::Done

@@ -129,9 +129,9 @@ impl SessionEvents {
         }
     }
 
-    fn with_host(&self, trunk: &Session, f: impl FnOnce(&Gateway, &Arc<Job>, &Arc<Host>)) {
+    fn with_host(&self, session: &Session, f: impl FnOnce(&Gateway, &Arc<Job>, &Arc<Host>)) {
         self.with(|g, j| {
-            if let Some(h) = j.host(trunk.host) {
+            if let Some(h) = j.host(session.host) {
                 f(g, j, &h);
             }
         });
@@ -139,12 +139,12 @@ impl SessionEvents {
 }
 
 impl SessionHandler for SessionEvents {
-    fn frame(&self, trunk: &Arc<Session>, frame: &[u8]) {
+    fn frame(&self, session: &Arc<Session>, frame: &[u8]) {
         if matches!(frame[0], TREE | CARRIED) {
-            return self.with(|g, j| g.on_tree_frame(j, trunk.host, frame));
+            return self.with(|g, j| g.on_tree_frame(j, session.host, frame));
         }
         if frame[0] == CAST {
-            return self.with(|g, j| g.cast_frame(j, trunk.host, &frame[1..]));
+            return self.with(|g, j| g.cast_frame(j, session.host, &frame[1..]));
         }
         if frame[0] != ROUTED {
             return;
@@ -162,36 +162,36 @@ impl SessionHandler for SessionEvents {
                 return;
             }
             match part_fragment::read(body) {
-                Some(fragment) => g.accept_fragment(j, trunk.host, &head, fragment),
+                Some(fragment) => g.accept_fragment(j, session.host, &head, fragment),
                 None => g.accept_frame(j, &head, body),
             }
         });
     }
 
-    fn heartbeat(&self, trunk: &Arc<Session>, beat: Heartbeat) {
-        self.with_host(trunk, |g, j, h| g.on_beat(j, h, beat));
+    fn heartbeat(&self, session: &Arc<Session>, beat: Heartbeat) {
+        self.with_host(session, |g, j, h| g.on_beat(j, h, beat));
     }
 
-    fn bytes_received(&self, trunk: &Arc<Session>) {
+    fn bytes_received(&self, session: &Arc<Session>) {
         // A frame that relays have forwarded may be old: it is no heartbeat.
-        if !trunk.is_routed() {
-            self.with(|g, j| g.heard(j, trunk.host));
+        if !session.is_routed() {
+            self.with(|g, j| g.heartbeat_received(j, session.host));
         }
     }
 
-    fn broken(&self, trunk: &Arc<Session>, number: u8, end: StreamEnd) {
-        self.with_host(trunk, |g, j, h| g.stream_broken(j, h, number, end));
+    fn broken(&self, session: &Arc<Session>, number: u8, end: StreamEnd) {
+        self.with_host(session, |g, j, h| g.stream_broken(j, h, number, end));
     }
 
-    fn unwatched(&self, trunk: &Arc<Session>, why: std::io::Error) {
-        self.with_host(trunk, |g, j, h| g.unwatched(j, h, &NoStream::unwatched(&why)));
+    fn unwatched(&self, session: &Arc<Session>, why: std::io::Error) {
+        self.with_host(session, |g, j, h| g.unwatched(j, h, &NoStream::unwatched(&why)));
     }
 
-    fn forward_bytes(&self, trunk: &Session, bytes: Vec<u8>) {
-        self.with(|g, j| g.carry(j, trunk, &bytes));
+    fn forward_bytes(&self, session: &Session, bytes: Vec<u8>) {
+        self.with(|g, j| g.carry(j, session, &bytes));
     }
 
-    fn forward_heartbeat(&self, trunk: &Session, beat: &Heartbeat) {
-        self.with(|g, j| g.forward_heartbeat(j, trunk.host, beat));
+    fn forward_heartbeat(&self, session: &Session, beat: &Heartbeat) {
+        self.with(|g, j| g.forward_heartbeat(j, session.host, beat));
     }
 }

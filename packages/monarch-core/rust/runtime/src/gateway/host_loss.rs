@@ -36,7 +36,7 @@ impl Gateway {
     }
 
     /// Handles the arrival of bytes from a host: they count as a heartbeat.
-    pub(super) fn heard(&self, job: &Arc<Job>, host: ProcUid) {
+    pub(super) fn heartbeat_received(&self, job: &Arc<Job>, host: ProcUid) {
         self.on_event(job, Event::Heartbeat { host });
     }
 
@@ -69,6 +69,8 @@ impl Gateway {
             Action::Ping { host: id } => {
                 // A relayed host gets no pings: its relay reports on it.
                 if let Some(h) = host(id).filter(|h| !h.session.is_routed()) {
+                    // Another member may have asked about a host to which this one has no connection.
+                    self.open(job, &h);
                     h.session.send_heartbeat(&Heartbeat::Ping { received: vec![h.session.received()] });
                     self.open_anew(job, &h);
                 }
@@ -197,10 +199,16 @@ impl Gateway {
         self.on_event(job, Event::LinkLost { host: host.id, why: self.with_gateway_remark(job, why) });
     }
 
-    /// Ends a host in this process: its processes have ended, and it is not admitted again with this id. With `notify`, the client notifies
-    /// the other hosts.
-    pub(super) fn host_lost(&self, job: &Arc<Job>, host: &Arc<Host>, why: &str, notify: bool) {
-        self.on_event(job, Event::Lost { host: host.id, why: self.with_gateway_remark(job, why), notify });
+    /// Ends a host in this process, although its agent may still run: its processes have ended, and it is not admitted again with this id.
+    pub(super) fn host_lost(&self, job: &Arc<Job>, host: &Arc<Host>, why: &str) {
+        let why = self.with_gateway_remark(job, why);
+        self.on_event(job, Event::Lost { host: host.id, why, is_end_known: false, notify: true });
+    }
+
+    /// Ends a host whose agent has ended.
+    pub(super) fn host_ended(&self, job: &Arc<Job>, host: &Arc<Host>, why: &str) {
+        let why = self.with_gateway_remark(job, why);
+        self.on_event(job, Event::Lost { host: host.id, why, is_end_known: true, notify: true });
     }
 
     /// Handles a control message of a member of a job.
@@ -225,7 +233,7 @@ impl Gateway {
                     if id != job.own_id {
                         job.host_or_new(id, &self.me, &self.poller);
                     }
-                    self.on_event(&job, Event::Lost { host: id, why, notify: true });
+                    self.on_event(&job, Event::Lost { host: id, why, is_end_known: false, notify: true });
                 }
             }
             Control::JobEnded => match self.job(from) {
@@ -241,7 +249,7 @@ impl Gateway {
                     let found = self.jobs().into_iter().filter(|j| !j.is_clients()).find_map(|j| j.host(from).map(|h| (j, h)));
                     if let Some((job, host)) = found {
                         self.on_event(&job, Event::ExitExpected { host: host.id });
-                        self.host_lost(&job, &host, CLIENT_ENDED, true);
+                        self.host_ended(&job, &host, CLIENT_ENDED);
                     }
                 }
             },
@@ -253,7 +261,7 @@ impl Gateway {
                 if let Some((job, host)) = found {
                     self.on_event(&job, Event::ExitExpected { host: host.id });
                     self.child_ended(&job, host.id, HostEnd::Exited);
-                    self.host_lost(&job, &host, "agent exited", true);
+                    self.host_ended(&job, &host, "agent exited");
                 }
             }
             _ => {}

@@ -37,13 +37,13 @@ impl Gateway {
             }
             (children, relays.heartbeats(), relays.is_client_age_due(every, now))
         };
-        let mut heard: Vec<(ProcUid, u64)> = {
+        let mut ages: Vec<(ProcUid, u64)> = {
             let membership = lock(&job.membership);
             children.iter().filter_map(|id| Some((*id, ms(membership.heartbeat_age(*id, now)?)))).collect()
         };
-        heard.extend(relayed.into_iter().map(|(id, at)| (id, ms(now.saturating_duration_since(at)))));
+        ages.extend(relayed.into_iter().map(|(id, at)| (id, ms(now.saturating_duration_since(at)))));
         if let Some(relay) = job.host(job.relay()) {
-            heard.chunks(HOSTS_PER_MESSAGE).for_each(|part| relay.session.send_heartbeat(&Heartbeat::Relayed { hosts: part.to_vec() }));
+            ages.chunks(HOSTS_PER_MESSAGE).for_each(|part| relay.session.send_heartbeat(&Heartbeat::Relayed { hosts: part.to_vec() }));
         }
         if due && job.has_client_heartbeat() {
             self.send_client_age(job, now);

@@ -163,6 +163,11 @@ impl Host {
         lock(&self.membership).end_reason(self.id).map(str::to_owned)
     }
 
+    /// The reason why the host is lost although its agent may still run; none for any other host.
+    pub fn unknown_end(&self) -> Option<String> {
+        lock(&self.membership).unknown_end(self.id).map(str::to_owned)
+    }
+
     /// The state of the host in the job.
     pub(super) fn membership(&self) -> HostState {
         lock(&self.membership).state(self.id)

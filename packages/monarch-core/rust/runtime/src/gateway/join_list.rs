@@ -15,11 +15,11 @@ use net::lock::lock;
 use net::trust::Lifetime;
 use wire::control::HostEntry;
 use wire::greeting::{self, Greeting};
-use wire::join_tree::{TreeMessage, Worker, WorkerInfo};
+use wire::join_tree::{JoinFailure, JoinFailureKind, TreeMessage, Worker, WorkerInfo};
 use wire::notice::{Joined, Joining};
 use wire::{CallId, Control, ProcUid, Status};
 
-use super::dial::{Attempts, ENDED, Ticket};
+use super::dial::{Attempts, Ticket};
 use super::joins::WorkerList;
 use super::{Gateway, Host, Job, RELEASE, Wanted, random_id};
 use crate::membership::Event;
@@ -97,7 +97,7 @@ impl Gateway {
         };
         for (rank, id) in open {
             if let Some(host) = job.host(id) {
-                self.not_joined(job, &host, self.ticket(job, number, rank), "other", "no answer");
+                self.not_joined(job, &host, self.ticket(job, number, rank), JoinFailure::other("no answer"));
             }
         }
     }
@@ -195,7 +195,7 @@ impl Gateway {
     }
 
     /// Handles an agent's report of outcomes.
-    pub(super) fn on_report(&self, job: &Arc<Job>, via: ProcUid, id: u64, joined: Vec<(u32, WorkerInfo)>, failed: Vec<(u32, String)>) {
+    pub(super) fn on_report(&self, job: &Arc<Job>, via: ProcUid, id: u64, joined: Vec<(u32, WorkerInfo)>, failed: Vec<(u32, JoinFailure)>) {
         let numbers: Vec<u64> = lock(&job.joins).lists.iter().filter(|r| r.id == id).map(|r| r.number).collect();
         for number in numbers {
             let worker = {
@@ -215,7 +215,8 @@ impl Gateway {
                 joined.iter().for_each(|(rank, outcome)| self.on_relayed_join(job, via, number, *rank, outcome));
                 failed.iter().for_each(|(rank, why)| self.on_relayed_failure(job, number, *rank, why));
             }
-            let ranks = Joined { joined: joined.iter().map(|(r, _)| *r).collect(), failed: failed.clone() };
+            let failed_ranks = failed.iter().map(|(rank, failure)| (*rank, failure.why.clone())).collect();
+            let ranks = Joined { joined: joined.iter().map(|(r, _)| *r).collect(), failed: failed_ranks };
             // The reporting host may be outside of this list, and may still have joined workers of the list.
             self.update_list(job, number, |join, now| join.on_report(now, worker.unwrap_or(u32::MAX), ranks));
         }
@@ -242,7 +243,7 @@ impl Gateway {
         }
         let session = match id {
             Ok(session) => session,
-            Err(e) => return self.not_joined(job, &host, self.ticket(job, number, rank), "other", &e.to_string()),
+            Err(e) => return self.not_joined(job, &host, self.ticket(job, number, rank), JoinFailure::other(e.to_string())),
         };
         {
             let mut info = lock(&host.info);
@@ -263,15 +264,17 @@ impl Gateway {
     }
 
     /// Dials a worker that an agent could not join, unless the worker has refused or has ended.
-    fn on_relayed_failure(&self, job: &Arc<Job>, number: u64, rank: u32, why: &str) {
+    fn on_relayed_failure(&self, job: &Arc<Job>, number: u64, rank: u32, failure: &JoinFailure) {
         let Some((host, agent, deadline)) = self.host_in_list(job, number, rank) else { return };
         if host.membership().is_join_over() {
             return;
         }
         let ticket = self.ticket(job, number, rank);
-        match why.split_once(':') {
-            Some((kind @ ("auth" | "version" | ENDED), why)) => self.not_joined(job, &host, ticket, kind, why),
-            _ => {
+        match failure.kind {
+            JoinFailureKind::Authentication | JoinFailureKind::Version | JoinFailureKind::Ended => {
+                self.not_joined(job, &host, ticket, failure.clone())
+            }
+            JoinFailureKind::Other => {
                 let hello = self.hello(job, &host, agent);
                 self.try_join(job, &host, hello, ticket, deadline, Attempts::default());
             }
@@ -366,8 +369,8 @@ impl Gateway {
                     let known: Vec<(u32, WorkerInfo)> = known.filter_map(|(rank, outcome)| Some((rank, outcome.ok()?))).collect();
                     let failed = joined.failed.into_iter().filter_map(|(rank, why)| match outcome_of(rank) {
                         Some((_, Ok(_))) => None,
-                        Some((_, Err(why))) => Some((rank, why)),
-                        None => Some((rank, why)),
+                        Some((_, Err(failure))) => Some((rank, failure)),
+                        None => Some((rank, JoinFailure::other(why))),
                     });
                     let failed = failed.collect();
                     TreeMessage::Report { run: list.id, joined: known, failed }
@@ -414,11 +417,12 @@ impl Gateway {
     }
 
     /// Records that a worker of a list, which this process has dialled, has not joined.
-    pub(super) fn worker_failed(&self, job: &Arc<Job>, (number, rank): (u64, u32), why: &str) {
+    pub(super) fn worker_failed(&self, job: &Arc<Job>, (number, rank): (u64, u32), failure: JoinFailure) {
+        let why = failure.why.clone();
         if let Some(list) = lock(&job.joins).lists.iter_mut().find(|r| r.number == number) {
-            list.outcomes.insert(rank, Err(why.to_owned()));
+            list.outcomes.insert(rank, Err(failure));
         }
-        self.update_list(job, number, |join, now| join.on_failed(now, rank, why));
+        self.update_list(job, number, |join, now| join.on_failed(now, rank, &why));
         if job.is_clients() {
             self.on_outcome(job, number, rank);
         }

@@ -70,11 +70,11 @@ impl Gateway {
     // ---- forwarding
 
     /// Forwards bytes of a session that has no connection.
-    pub(super) fn carry(&self, job: &Arc<Job>, trunk: &Session, bytes: &[u8]) {
+    pub(super) fn carry(&self, job: &Arc<Job>, session: &Session, bytes: &[u8]) {
         // The bytes of a session for which a direct connection is being opened are sent again on that connection.
-        if let Some(via) = job.next_hop(trunk.host).filter(|via| *via != trunk.host) {
-            self.count_carried(job, trunk.host, bytes.len());
-            job.send_along(via, &Along { to: trunk.host, from: job.own_id }.frame(CARRIED, bytes));
+        if let Some(via) = job.next_hop(session.host).filter(|via| *via != session.host) {
+            self.count_carried(job, session.host, bytes.len());
+            job.send_along(via, &Along { to: session.host, from: job.own_id }.frame(CARRIED, bytes));
         }
     }
 

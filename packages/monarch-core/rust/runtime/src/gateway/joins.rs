@@ -5,7 +5,7 @@ use std::sync::Weak;
 use std::time::{Duration, Instant};
 
 use net::dial::Handshake;
-use wire::join_tree::WorkerInfo;
+use wire::join_tree::{JoinFailure, WorkerInfo};
 use wire::{CallId, ProcUid};
 
 use crate::membership::Join;
@@ -37,7 +37,7 @@ pub(super) struct WorkerList {
     /// The host's id and the expected agent of each worker, by rank in the list.
     pub workers: HashMap<u32, (ProcUid, u64)>,
     /// The outcomes that are not reported yet, by rank.
-    pub outcomes: HashMap<u32, Result<WorkerInfo, String>>,
+    pub outcomes: HashMap<u32, Result<WorkerInfo, JoinFailure>>,
     /// When the list was received. The times in `join` are relative to it.
     pub started_at: Instant,
     /// When the remaining workers of the list are given up.

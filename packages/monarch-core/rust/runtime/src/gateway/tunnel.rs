@@ -24,6 +24,7 @@ use wire::{CallId, ProcUid};
 
 use super::refusals::refusal;
 use super::{Gateway, Host, Job, Wanted, random_id};
+use crate::membership::Event;
 
 /// Limit of names that are resolved at the same time, each on a thread of its own. A request beyond it fails, and the client tries again.
 const LOOK_UPS: usize = 64;
@@ -146,12 +147,9 @@ impl Gateway {
         is_silent.then(|| format!("it is behind the gateway {}, which is silent too", route_gateway.address))
     }
 
-    /// The reason of a host's loss with this remark, unless the reason names the gateway.
+    /// The reason of a host's loss with this remark.
     pub(super) fn with_gateway_remark(&self, job: &Job, why: &str) -> String {
-        match self.gateway_remark(job) {
-            Some(remark) if !self.gateway_of(job).is_some_and(|g| why.contains(&g.address)) => format!("{why}; {remark}"),
-            _ => why.to_owned(),
-        }
+        self.gateway_remark(job).map_or_else(|| why.to_owned(), |remark| format!("{why}; {remark}"))
     }
 
     /// Declares all hosts behind a lost gateway lost.
@@ -159,8 +157,11 @@ impl Gateway {
         let Some(route_gateway) = self.route_gateway().filter(|w| w.job.id == job.id) else { return };
         let Some(work) = self.node().and_then(|n| self.job(n.uid)) else { return };
         let why = format!("the gateway {} is lost: {why}", route_gateway.address);
+        let (agent, is_gone) = (route_gateway.host.info().agent, route_gateway.host.unknown_end().is_none());
         for host in work.hosts() {
-            self.host_lost(&work, &host, &why, false);
+            // The agent of the gateway may be a host of this job too.
+            let is_end_known = is_gone && host.info().agent == agent;
+            self.on_event(&work, Event::Lost { host: host.id, why: why.clone(), is_end_known, notify: false });
         }
     }
 

@@ -14,8 +14,9 @@
 //!
 //! **A broken link.** A third host may have received a heartbeat of the suspect after the suspicion began. Then the suspect is alive, and
 //! only the link to it is broken. The detector waits for the link while indirect heartbeats keep arriving, for `channel_reconnect_timeout`
-//! at most; then the link is lost. The date of an indirect heartbeat is computed from the time of the question and not from the time of the
-//! answer, so a late answer never makes a dead host look alive.
+//! at most; then the link is lost. A link of the client is lost when the lease has ended the client's work, if that is earlier. A third
+//! host without a connection to the suspect opens one when it is asked. The date of an indirect heartbeat is computed from the time of the
+//! question and not from the time of the answer, so a late answer never makes a dead host look alive.
 //!
 //! **Errors of the kernel.** A goodbye proves the end of the agent at once. EOF on all streams without a goodbye proves nothing: the kernel
 //! sends it for a process that has ended, but a proxy, a load balancer or a forwarded port that closes its connections sends it too. EOF
@@ -33,11 +34,11 @@
 //!
 //! **Own isolation.** A member that receives nothing from any host is more likely cut off than the only one left. After 12 beats without
 //! any heartbeat its clock of silences pauses until a heartbeat arrives, so it declares no host lost. An isolated agent's lease decides
-//! when the agent ends. The client has no lease: it waits for `channel_reconnect_timeout`, which is as long as agents keep the work of a
-//! client that is cut off, and then declares all hosts lost. A client with a single host cannot distinguish the two cases and does not
-//! wait, because the loss of a host must be known in time. An agent watches its client too: the client can be asked about hosts, and an
-//! agent that receives its heartbeats is not isolated. `Lost` of the client only means that no heartbeat arrives: the lease decides, and a
-//! client that returns is watched again.
+//! when the agent ends. The client has no lease: it waits for `channel_reconnect_timeout`, or until the leases of its hosts have ended its
+//! work if that is earlier (`lease::reconnect_limit`), and then declares all hosts lost. A client with a single host cannot distinguish the
+//! two cases and does not wait, because the loss of a host must be known in time. An agent watches its client too: the client can be asked
+//! about hosts, and an agent that receives its heartbeats is not isolated. `Lost` of the client only means that no heartbeat arrives: the
+//! lease decides, and a client that returns is watched again.
 //!
 //! **Cuts in one direction.** If B receives nothing from A but A receives the heartbeats of B, then B suspects A. With a third host that
 //! receives A's heartbeats, B's link to A is lost after `channel_reconnect_timeout`, and B's close of the link notifies A. Without a third
@@ -53,7 +54,7 @@ use wire::ProcUid;
 /// Beats of silence after which a host is pinged, and beats between two pings. Suspects are pinged with every beat.
 const PING: u32 = 3;
 /// Beats of silence after which a host is suspected: at least two pings have no answer.
-const SUSPECT: u32 = 12;
+pub(super) const SUSPECT: u32 = 12;
 /// Beats between two rounds of probes about a suspect. A round is answered before the next one begins, unless an answer takes 300 ms.
 const PROBE: u32 = 4;
 /// Beats without a direct or indirect heartbeat after which a host is lost. One beat until the next tick and the lateness of timers on a
@@ -123,10 +124,11 @@ pub enum Action {
     },
     Suspect(ProcUid),
     Recovered(ProcUid),
-    /// The host is lost, and no longer watched.
+    /// The host is lost, and no longer watched. `is_end_known`: its agent has ended.
     Lost {
         host: ProcUid,
         why: String,
+        is_end_known: bool,
     },
     /// The host is alive, but cannot be reached. It is no longer watched.
     LinkLost {
@@ -468,7 +470,8 @@ fn verdict(
     settings: &Settings,
 ) -> Option<Action> {
     let beat = settings.beat();
-    let lost = |why: String| Some(Action::Lost { host, why });
+    let is_end_known = is_final(down) || down == Some(LinkEnd::Refused);
+    let lost = |why: String| Some(Action::Lost { host, why, is_end_known });
     let limit = match down {
         Some(LinkEnd::Exited) => return lost("agent exited".to_owned()),
         Some(LinkEnd::Killed) => return lost("agent killed".to_owned()),

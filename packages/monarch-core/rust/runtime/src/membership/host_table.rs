@@ -21,13 +21,13 @@ pub enum HostState {
     Joined,
     /// The host has joined, and the detector suspects it.
     Suspected,
-    /// The exit of the host was requested or announced: its end is no loss.
+    /// The exit of the host was requested or announced: its known end is no loss.
     Leaving,
     /// The same, and the detector suspects the host.
     LeavingSuspected,
-    /// The host has ended after its exit was requested or announced.
+    /// The end of the host is known, and its exit was requested or announced before.
     Left,
-    /// The host is lost.
+    /// The host is lost: it has ended unexpectedly, or its end is not known.
     Lost,
     /// The host is alive, but no route leads to it.
     LinkLost,
@@ -50,7 +50,9 @@ pub enum HostEvent {
     Reconnected,
     /// The exit of the host was requested or announced.
     ExitExpected,
-    /// The host has ended, or does not become a member.
+    /// The end of the host is known: by a goodbye, by a port that refuses after the end of the connections, or by another process there.
+    Ended,
+    /// The host is silent, does not become a member, or does not know the job: its agent may still run.
     Lost,
     /// No route leads to the host.
     LinkLost,
@@ -93,9 +95,9 @@ impl HostState {
 }
 
 impl HostEvent {
-    pub const ALL: [HostEvent; 9] = {
+    pub const ALL: [HostEvent; 10] = {
         use HostEvent::*;
-        [JoinStarted, JoinEnded, Joined, Suspected, Recovered, Reconnected, ExitExpected, Lost, LinkLost]
+        [JoinStarted, JoinEnded, Joined, Suspected, Recovered, Reconnected, ExitExpected, Ended, Lost, LinkLost]
     };
 }
 
@@ -105,8 +107,8 @@ pub fn transition(state: HostState, event: HostEvent) -> Option<HostState> {
     Some(match (state, event) {
         (Left | Lost | LinkLost, _) => state,
         (_, HostEvent::LinkLost) => LinkLost,
-        (Dismissed | Leaving | LeavingSuspected, HostEvent::Lost) => Left,
-        (_, HostEvent::Lost) => Lost,
+        (Dismissed | Leaving | LeavingSuspected, HostEvent::Ended) => Left,
+        (_, HostEvent::Ended | HostEvent::Lost) => Lost,
 
         (Announced, HostEvent::JoinStarted) => Joining,
         (Joining, HostEvent::JoinEnded) => Announced,
@@ -151,20 +153,35 @@ pub fn table() -> String {
     text
 }
 
+/// The entry of one host.
+#[derive(Default)]
+struct Entry {
+    state: HostState,
+    /// The reason of the end; empty before it.
+    why: String,
+    /// The end of the agent is known.
+    is_end_known: bool,
+}
+
 /// The states of all hosts of a job, and the reasons of those that have ended.
 #[derive(Default)]
 pub struct HostTable {
-    hosts: HashMap<ProcUid, (HostState, String)>,
+    hosts: HashMap<ProcUid, Entry>,
 }
 
 impl HostTable {
     pub fn state(&self, host: ProcUid) -> HostState {
-        self.hosts.get(&host).map_or(HostState::Announced, |(state, _)| *state)
+        self.hosts.get(&host).map_or(HostState::Announced, |entry| entry.state)
     }
 
     /// The reason why the host has ended; none while it has not.
     pub fn end_reason(&self, host: ProcUid) -> Option<&str> {
-        self.hosts.get(&host).filter(|(state, _)| state.is_ended()).map(|(_, why)| why.as_str())
+        self.hosts.get(&host).filter(|entry| entry.state.is_ended()).map(|entry| entry.why.as_str())
+    }
+
+    /// The reason why the host has ended for this process although its agent may still run; none for any other host.
+    pub fn unknown_end(&self, host: ProcUid) -> Option<&str> {
+        self.end_reason(host).filter(|_| self.hosts.get(&host).is_some_and(|entry| !entry.is_end_known))
     }
 
     /// Changes the state of a host by an event: returns the state before and after it, or none if the event cannot happen in the state.
@@ -172,7 +189,8 @@ impl HostTable {
         let before = self.state(host);
         let after = transition(before, event)?;
         if after != before {
-            self.hosts.insert(host, (after, if after.is_ended() { why.to_owned() } else { String::new() }));
+            let why = if after.is_ended() { why.to_owned() } else { String::new() };
+            self.hosts.insert(host, Entry { state: after, why, is_end_known: event == HostEvent::Ended });
         }
         Some((before, after))
     }

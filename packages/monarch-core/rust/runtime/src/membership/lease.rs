@@ -2,8 +2,24 @@
 
 use std::time::{Duration, Instant};
 
+use super::detector::{Role, SUSPECT, Settings};
+
 /// An agent ends the work of a silent client this long before the lease is over, so the clean-up is finished at the end of the lease.
 const CLEAN_UP: Duration = Duration::from_secs(2);
+
+/// The time from the last heartbeat of a client to the end of its work, for a lease of this length.
+fn work_limit(length: Duration) -> Duration {
+    length - CLEAN_UP.min(length / 5)
+}
+
+/// The time for which a member waits for a broken link, after the suspicion. A client does not wait for a host that has ended its work by
+/// then: a longer `channel_reconnect_timeout` has no effect on links of the client.
+pub(super) fn reconnect_limit(settings: Settings, lease: Duration) -> Duration {
+    if settings.role == Role::Agent || lease.is_zero() {
+        return settings.reconnect;
+    }
+    settings.reconnect.min(work_limit(lease).saturating_sub(SUSPECT * settings.beat()))
+}
 
 /// The lease of one client. It begins anew with each heartbeat of the client, direct or indirect.
 pub struct Lease {
@@ -29,7 +45,7 @@ impl Lease {
 
     /// The time at which the work of the client ends if no further heartbeat arrives.
     pub fn end(&self) -> Option<Instant> {
-        self.length.map(|length| self.last_heartbeat + length - CLEAN_UP.min(length / 5))
+        self.length.map(|length| self.last_heartbeat + work_limit(length))
     }
 
     pub fn is_over(&self, now: Instant) -> bool {

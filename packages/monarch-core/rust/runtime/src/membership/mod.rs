@@ -66,8 +66,9 @@ pub enum Event {
     ProbeAnswered { about: ProcUid, via: ProcUid, age: Option<Duration> },
     /// The exit of the host was requested or announced.
     ExitExpected { host: ProcUid },
-    /// The host has ended, was declared lost, or does not join. With `notify`, a client notifies the other hosts.
-    Lost { host: ProcUid, why: String, notify: bool },
+    /// The host has ended, was declared lost, or does not join. `is_end_known` is true if its agent does not run any more. With `notify`,
+    /// a client notifies the other hosts.
+    Lost { host: ProcUid, why: String, is_end_known: bool, notify: bool },
     /// No route leads to the host.
     LinkLost { host: ProcUid, why: String },
     /// The job has ended in this process.
@@ -119,6 +120,7 @@ pub struct Membership {
 impl Membership {
     /// A job without other hosts. `lease` is the length of the client's lease at an agent.
     pub fn new(client: ProcUid, own_id: ProcUid, settings: Settings, lease: Duration, now: Instant) -> Self {
+        let settings = detector::Settings { reconnect: lease::reconnect_limit(settings, lease), ..settings };
         Membership {
             role: settings.role,
             client,
@@ -153,7 +155,7 @@ impl Membership {
             }
             Event::ExitExpected { host } => self.change(host, HostEvent::ExitExpected),
             Event::Lost { host, why, .. } if host == self.own_id => vec![Action::EndJob { why: format!("declared lost: {why}") }],
-            Event::Lost { host, why, notify } => self.end(host, HostEvent::Lost, &why, notify),
+            Event::Lost { host, why, is_end_known, notify } => self.end(host, end_event(is_end_known), &why, notify),
             Event::LinkLost { host, why } => self.end(host, HostEvent::LinkLost, &why, true),
             Event::JobEnded { why } => {
                 self.over = Some(why);
@@ -219,7 +221,9 @@ impl Membership {
                 detector::Action::Recovered(host) => actions.extend(self.change(host, HostEvent::Recovered)),
                 // The lease decides the loss of the client.
                 detector::Action::Lost { host, .. } | detector::Action::LinkLost { host, .. } if host == self.client => {}
-                detector::Action::Lost { host, why } => actions.extend(self.end(host, HostEvent::Lost, &remarked(why, remark), true)),
+                detector::Action::Lost { host, why, is_end_known } => {
+                    actions.extend(self.end(host, end_event(is_end_known), &remarked(why, remark), true))
+                }
                 detector::Action::LinkLost { host, why } => {
                     actions.extend(self.end(host, HostEvent::LinkLost, &remarked(why, remark), true))
                 }
@@ -284,6 +288,11 @@ impl Membership {
         self.hosts.end_reason(host).or(self.over.as_deref())
     }
 
+    /// The reason why the host has ended for this process although its agent may still run; none for any other host.
+    pub fn unknown_end(&self, host: ProcUid) -> Option<&str> {
+        self.hosts.unknown_end(host)
+    }
+
     /// The age of the last heartbeat of a host; `None` before the first one.
     pub fn heartbeat_age(&self, host: ProcUid, now: Instant) -> Option<Duration> {
         self.detector.heartbeat_age(host, now)
@@ -293,6 +302,10 @@ impl Membership {
     pub fn last_client_heartbeat(&self) -> Option<Instant> {
         self.lease.as_ref().map(Lease::last_heartbeat)
     }
+}
+
+fn end_event(is_end_known: bool) -> HostEvent {
+    if is_end_known { HostEvent::Ended } else { HostEvent::Lost }
 }
 
 fn remarked(why: String, remark: Option<&str>) -> String {
