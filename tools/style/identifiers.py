@@ -25,8 +25,8 @@ _DEFINED = re.compile(
 _ENUM = re.compile(r"\benum\s+\w+[^{;]*(?P<open>\{)")
 _NESTED = re.compile(r"\([^()]*\)|\{[^{}]*\}|\[[^\[\]]*\]")
 _VARIANT = re.compile(r"\b[A-Z]\w*")
-# Names that are left: in the bridge, a field, a class and an argument that Python sees, and in the runtime.
-LEFT = {"bridge": frozenset({"evidence", "Tell", "who"}), "runtime": frozenset({"heard", "trunk"})}
+# Names that are left: in the bridge, an argument that Python sees.
+LEFT = {"bridge": frozenset({"who"})}
 
 
 def rust_names(path: Path, text: str) -> Iterator[Problem]:
