@@ -280,8 +280,8 @@ assert pickling.loads(*pickling.dumps(((1, [b"x" * 300], object), {})))[0][0] ==
 heavy = {"cloudpickle", "pickle", "inspect", "dataclasses", "asyncio", "logging", "traceback", "linecache", "torch", "numpy"}
 print(sorted(heavy & (set(sys.modules) - before)), sum(name.startswith("monarch._core.") for name in sys.modules))
 """
-    # The three modules, those for their decisions, imports and notes, and their two packages.
-    assert run(["-c", code]).decode() == "[] 8\n"
+    # The three modules, those for decisions, imports, notes and reducers, the texts of errors, and their two packages.
+    assert run(["-c", code]).decode() == "[] 10\n"
 
 
 def test_message_survives_a_plain_pickle_of_its_parts(send):

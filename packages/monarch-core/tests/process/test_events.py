@@ -168,7 +168,7 @@ for pid in pids:
 # Nobody wants them any more: the processes stop to record, and what they have is still there to read.
 workers.pid.call().get()
 def written():
-    return [r.reader()._ring.written for r in events.recordings()]
+    return [r.reader().__core__.written for r in events.recordings()]
 before = written()
 workers.step.call(1).get()
 after = written()
@@ -238,7 +238,7 @@ watcher = this_host().spawn_procs().spawn("watcher", Watcher)
 pid, victim = worker.pid.call_one().get(), watcher.watch.call_one().get()
 def written():
     worker.pid.call_one().get()
-    return sum(r.reader()._ring.written for r in events.recordings() if r.pid == pid)
+    return sum(r.reader().__core__.written for r in events.recordings() if r.pid == pid)
 while not written():  # polls: the process gets the request
     pass
 os.kill(victim, signal.SIGKILL)

@@ -20,6 +20,7 @@ __all__ = [
     "PendingCall",
     "Caller",
     "Hosts",
+    "JoinFailure",
     "LoopSleep",
     "LoopWatcher",
     "Mapped",
