@@ -40,7 +40,7 @@ def test_terminated_agent_is_lost_and_cleans_up(cluster: Cluster) -> None:
 
 def test_frozen_agent_is_lost_and_refused_on_return(cluster: Cluster) -> None:
     client = cluster.client()
-    freeze(cluster.workers[1].process.pid)
+    freeze(cluster.workers[1].process.target)
     assert_lost(cluster, "silent for ")
     cluster.workers[1].process.send_signal(signal.SIGCONT)
     cluster.ended(cluster.hosts[1], client.pids["h3"])
@@ -163,7 +163,7 @@ def test_client_killed_leaves_nothing(cluster: Cluster) -> None:
 def test_client_frozen_for_a_while_loses_nothing(cluster: Cluster) -> None:
     client = cluster.client()
     assert client.say("stream") == "on"
-    freeze(client.process.pid)
+    freeze(client.process.target)
     pause(4)
     client.process.send_signal(signal.SIGCONT)
     assert client.say("streamed") == "True"

@@ -30,7 +30,7 @@ def test_agent_frozen_for_two_thirds_of_the_limit(cluster: Cluster, limit: str, 
     cluster.env.update(MONARCH_HOST_LOSS_TIMEOUT=limit, MONARCH_MESH_ORPHAN_TIMEOUT=LEASE)
     with nothing_lost(cluster, "stream", "streamed"):
         agent = cluster.workers[1].process
-        freeze(agent.pid)
+        freeze(agent.target)
         pause(silence)
         agent.send_signal(signal.SIGCONT)
 

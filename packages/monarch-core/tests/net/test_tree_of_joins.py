@@ -64,7 +64,7 @@ def test_client_cut_off_beyond_its_lease_loses_procs(cluster: Cluster) -> None:
 
 def test_client_is_frozen_for_a_while(cluster: Cluster) -> None:
     client = cluster.client()
-    freeze(client.process.pid)
+    freeze(client.process.target)
     pause(4)
     client.process.send_signal(signal.SIGCONT)
     assert [client.say("alive", n) for n in range(3)] == ["True"] * 3
