@@ -39,7 +39,8 @@ class HostEnds:
             address = self._addresses[agent]
             if agent in self._reported:
                 detail = f"{address} was lost before it was shut down, and may still run: {self._reported[agent]}"
-                runtime_log.event("host.not_shut_down", runtime_log.WARN, peer=address, detail=detail)
+                # The user was notified of the loss: a program that has handled it ends in silence.
+                runtime_log.event("host.not_shut_down", runtime_log.WARN, is_notified=True, peer=address, detail=detail)
             elif (why := self._hosts.unknown_end(agent)) is not None:
                 found[address] = why
         return found
