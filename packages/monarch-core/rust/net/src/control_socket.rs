@@ -96,8 +96,14 @@ pub fn forget(name: &str) {
 
 /// The reason inside of the error of `connect` if the process at the other end belongs to another user.
 #[derive(Debug, thiserror::Error)]
-#[error("the process at the other end belongs to another user")]
-pub struct OtherUser;
+pub enum OtherUser {
+    /// The kernel names its user.
+    #[error("the process at the other end belongs to another user")]
+    Certain,
+    /// It has no file in the directory of this user, and accepts nothing, so the kernel names no user.
+    #[error("a process, maybe of another user, has its name and accepts nothing")]
+    Likely,
+}
 
 impl OtherUser {
     pub fn is_cause_of(error: &io::Error) -> bool {
@@ -117,11 +123,11 @@ pub fn connect(name: &str, kind: Kind, timeout: Duration) -> io::Result<OwnedFd>
     }
     let fd = connect_within(&Name::Abstract(name), kind, timeout.min(ABSTRACT)).map_err(|e| match e.kind() {
         // The socket most likely belongs to another user's process: a process of this user has a file unless there is no room for one.
-        io::ErrorKind::WouldBlock => io::Error::new(e.kind(), "a process, maybe of another user, has its name and accepts nothing"),
+        io::ErrorKind::WouldBlock => io::Error::new(e.kind(), OtherUser::Likely),
         _ => e,
     })?;
     if sys::peer_user(fd.as_raw_fd())? != sys::user() {
-        return Err(io::Error::new(io::ErrorKind::PermissionDenied, OtherUser));
+        return Err(io::Error::new(io::ErrorKind::PermissionDenied, OtherUser::Certain));
     }
     Ok(fd)
 }
