@@ -35,7 +35,7 @@ class Jobs:
         """The status once every host has published its address."""
         return self.until(job, lambda status: all(host.phase == "joined" for host in status.hosts))
 
-    def until(self, job: SlurmJob, reached: Callable[[JobStatus], bool]) -> JobStatus:
+    def until(self, job: SlurmJob, reached: Callable[[JobStatus], bool], seconds: float = 60.0) -> JobStatus:
         """Looks until it is so; a status that is the end and is not what is waited for is a failure."""
 
         def holds(status: JobStatus) -> bool:
@@ -45,7 +45,7 @@ class Jobs:
             return False
 
         # The scheduler has no event to wait for.
-        return eventually("the status of the job", job.status, holds)
+        return eventually("the status of the job", job.status, holds, seconds)
 
     def tell(self, address: str | None, words: str) -> None:
         """Sends an order to a stand-in."""

@@ -274,7 +274,7 @@ def test_out_of_memory(monkeypatch: pytest.MonkeyPatch, python_exe: str, tmp_pat
         assert "oom-kill event" in jobs.outputs() or "Out Of Memory" in jobs.outputs()
 
 
-@pytest.mark.timeout(100)  # a minute, if this is the only test that runs
+@pytest.mark.timeout(150)  # a minute and a half, if this is the only test that runs
 def test_time_limit_ends_the_job(expiring: tuple[SlurmCluster, str], monkeypatch: pytest.MonkeyPatch) -> None:
     if lacking := missing():
         pytest.skip(lacking)
@@ -284,7 +284,8 @@ def test_time_limit_ends_the_job(expiring: tuple[SlurmCluster, str], monkeypatch
     jobs = Jobs(cluster, "", Path(folder) / "jobs")
     job = job_load(f"{folder}/state.json")
     assert isinstance(job, SlurmJob)
-    status = jobs.until(job, lambda status: status.phase == "ended")
+    # SLURM's own check of the limits is due twice a minute.
+    status = jobs.until(job, lambda status: status.phase == "ended", seconds=110.0)
     assert "TIMEOUT (TimeLimit)" in status.detail and "DUE TO TIME LIMIT" in status.detail
     with pytest.raises(JobEndedError, match="ended: TIMEOUT") as caught:
         job.heal()
