@@ -496,7 +496,7 @@ def test_unrequested_content_is_not_written(setting: Setting) -> None:
     mirror = setting.mirror()
     node = pack_node([Entry(EXECUTABLE, b"a", 1, digest_of(b"x"))])
     mirror.receive_nodes([node])
-    for data in (b"x", b"nobody wants this"):
+    for data in (b"x", b"contents of another file"):
         mirror.receive(digest_of(data), 0, data, True)
     assert mirror.commit(digest_of(node)) == ([], [])
     assert content(setting.copy) == {"a": (b"x", True)}
