@@ -18,11 +18,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 from eventually import eventually
 from fresh_script import Script
 from worker_processes import Workers
 
 from monarch._core._native import control_directory
+from monarch._core.cli.root import root
 from monarch._core.observe import inspection
 from monarch._core.process.current import current_process
 from monarch._core.process.identity import to_base58
@@ -296,8 +298,9 @@ while True:
 
 
 def sections(*arguments: str) -> dict[str, list[str]]:
-    """The output of `monarch ps`, by kind and pid: it may include other jobs of the machine."""
-    found = [part.splitlines() for part in monarch("ps", *arguments, code=None).rstrip().split("\n\n")]
+    """The output of `monarch ps`, by kind and pid: it may include other jobs of the machine. No interpreter is started for it."""
+    printed = CliRunner().invoke(root, ["ps", *arguments], catch_exceptions=False).stdout
+    found = [part.splitlines() for part in printed.rstrip().split("\n\n")]
     return {" ".join(lines[0].split()[:2]): lines for lines in found}
 
 

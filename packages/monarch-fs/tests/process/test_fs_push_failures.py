@@ -127,8 +127,6 @@ def test_file_that_changes_during_a_push_is_named(path: list[str], source: Path,
     expected = {name: data for name, data in content(source).items() if name != "package/module_7.py"}
     assert content(target) == expected
     monkeypatch.undo()
-    monkeypatch.setenv("MONARCH_FS_STORE_DIR", str(tmp_path / "store"))
-    monkeypatch.setenv("MONARCH_HOME", str(tmp_path / "home"))
     assert push(this_host(), source, str(target), gitignore=False).get(timeout=25).files_written == 1
     assert content(target) == content(source)
 

@@ -24,12 +24,6 @@ WHEEL = {
 }
 
 
-@pytest.fixture(autouse=True)
-def own_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("MONARCH_FS_STORE_DIR", str(tmp_path / "store"))
-    monkeypatch.setenv("MONARCH_HOME", str(tmp_path / "home"))
-
-
 def run(*argv: str | os.PathLike[str]) -> str:
     return subprocess.run([os.fspath(word) for word in argv], check=True, capture_output=True, text=True, timeout=25).stdout.strip()
 
