@@ -51,10 +51,10 @@ while :; do
     done
     kill $watcher 2>/dev/null
     worker=
-    { echo $code >"$mine.exit.new" && mv -f "$mine.exit.new" "$mine.exit"; } 2>/dev/null || exit $code
-    # One that has never listened would not the next time.
+    # One that has never listened would not the next time. The client removes the file as soon as it finds the exit code.
     left=@ROUNDS@
     { [ $code = 0 ] || [ ! -s "$mine.json" ]; } && left=0
+    { echo $code >"$mine.exit.new" && mv -f "$mine.exit.new" "$mine.exit"; } 2>/dev/null || exit $code
     while [ ! -e "$folder/wanted/$rank" ]; do
         { [ "$stopped" ] || [ $left = 0 ]; } && exit $code
         left=$((left - 1))
