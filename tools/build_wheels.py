@@ -1,4 +1,4 @@
-"""Builds the wheel of every package into dist/, after the older ones there are removed.
+"""Builds the wheel of every package into dist/, after the older ones there are removed. Wheels of other projects stay there.
 
 Maturin itself builds the native one and gives it the lowest manylinux tag that its symbols allow; pip builds the others by their build
 backends.
@@ -17,14 +17,14 @@ from tools.project import DIST, PACKAGES
 
 def main() -> int:
     DIST.mkdir(exist_ok=True)
-    for old in DIST.glob("*.whl"):
+    for old in DIST.glob("monarch_*.whl"):
         old.unlink()
     try:
         build(DIST)
     except RuntimeError as error:
         print(error)
         return 1
-    for wheel in sorted(DIST.glob("*.whl")):
+    for wheel in sorted(DIST.glob("monarch_*.whl")):
         print(wheel.name)
     return 0
 

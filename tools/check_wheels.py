@@ -25,7 +25,7 @@ THIRD_PARTY = ROOT / "tools" / "tests" / "third_party"
 
 def main(arguments: list[str]) -> int:
     folder = Path(arguments[0]) if arguments else DIST
-    wheels = sorted(folder.glob("*.whl"))
+    wheels = sorted(folder.glob("monarch_*.whl"))
     found: list[str] = []
     missing = set(WHEELS) - {wheel.stem.split("-")[0] for wheel in wheels}
     found += [f"{folder}: no wheel of '{name}'" for name in sorted(missing)]

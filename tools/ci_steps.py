@@ -95,6 +95,8 @@ STEPS = (
     Step("build_torch", "rust", (PY, "-m", "tools.side_venv", "torch"), beside=True, optional=True, wheels=_with("tests/pytorch")),
     # Without a cluster its tests are left out with a reason.
     Step("build_k8s", "rust", (PY, "-m", "tools.k8s", "build"), beside=True, optional=True, wheels=_with("tests/k8s")),
+    # Left out, with the reason, where the headers of libfuse cannot be installed.
+    Step("build_pyfuse3", "wheels", (PY, "-m", "tools.build_pyfuse3"), optional=True, wheels=_ALL),
     Step("build_wheels", "wheels", (PY, "-m", "tools.build_wheels"), wheels=_ALL),
     Step("check_wheels", "check wheels", (PY, "-m", "tools.check_wheels"), wheels=_ALL),
     # Single tests are left out with a reason if their package is missing.

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Installs pyfuse3, the other back end of monarch-fs, into the environment of a Python: it is built from source, with Debian's packages.
+# Installs pyfuse3 into the environment of a Python, from a wheel that is built with Debian's packages into dist/.
 #
 #     tools/pyfuse3.sh PYTHON
 #
@@ -8,5 +8,5 @@ set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 python=$1
 "$python" -c 'import pyfuse3' >/dev/null 2>&1 && exit 0
-bash tools/system_packages.sh fuse
-"$python" -m pip --disable-pip-version-check install --quiet 'pyfuse3>=3.3'
+"$python" -m tools.build_pyfuse3
+"$python" -m pip --disable-pip-version-check install --quiet dist/pyfuse3-*.whl

@@ -11,7 +11,7 @@ import threading
 from collections.abc import Iterator
 from typing import Any
 
-from monarch.fs._kernel import poll_loop
+from monarch.fs._kernel import interposer, poll_loop
 from monarch.fs._tree.operations import DEVICE, ROOT, Attr, Entry, MountOptions, StatFs
 from monarch.fs.backends.choice import make_backend
 from monarch.fs.backends.serving import ServingBackend
@@ -102,7 +102,7 @@ def commands(tree: MemoryTree, backend: ServingBackend) -> None:
         answer: object = None
         try:
             if verb == "counters":
-                answer = {**backend.counters(), "opens": backend.opens, "reason": backend.reason}
+                answer = {**backend.counters(), "opens": backend.opens, "reason": backend.reason, "backend": backend.name}
             elif verb == "change":
                 inode = tree.names[ROOT][words[0].encode()]
                 tree.content[inode] = words[1].encode()
@@ -130,6 +130,9 @@ def commands(tree: MemoryTree, backend: ServingBackend) -> None:
 def main() -> None:
     fd, target, *flags = sys.argv[1:]
     tree, live = MemoryTree("live" in flags), "live" in flags
+    if "bare" in flags:
+        # A pyfuse3 that was not built by this project.
+        interposer.SHIPPED = "missing.so"
     backend = make_backend(os.environ.get("BACKEND", DEVICE), int(fd), resumed="resumed" in flags)
     threading.Thread(target=commands, args=(tree, backend), daemon=True).start()
     options = MountOptions(immutable=not live, read_timeout=0.5 if "short" in flags else 60.0)

@@ -9,12 +9,12 @@ import pytest
 from fs_memory_tree import BIG
 from fs_mounted import LIMIT, mounted, output
 
-from monarch.fs._tree.operations import PYFUSE3
+from monarch.fs._tree.operations import AUTO, DEVICE, PYFUSE3
 
 pytestmark = pytest.mark.usefixtures("back_end")
 
 # Requests that the kernel sends without a reader.
-_UNASKED = {"init", "forget", "batch_forget", "destroy", "opens", "reason"}
+_UNASKED = {"init", "forget", "batch_forget", "destroy", "opens", "reason", "backend"}
 
 
 def _requests(server: object) -> dict[str, int]:
@@ -77,13 +77,30 @@ def test_without_interposer_opens_are_requests(tmp_path: Path) -> None:
     folder = tmp_path / "home"
     folder.mkdir()
     (folder / "fs-interposer").write_text("no directory")
-    with mounted(tmp_path / "m", environment={"MONARCH_HOME": str(folder), "BACKEND": PYFUSE3}) as (mount, server):
+    with mounted(tmp_path / "m", "bare", environment={"MONARCH_HOME": str(folder), "BACKEND": PYFUSE3}) as (mount, server):
         assert output("print(open(t + '/small').read(), len(os.listdir(t + '/dir')))", mount.target) == "hello 300"
         first = server.ask("counters")
         assert first["opens"] and str(folder) in first["reason"]
         output("open(t + '/small').read()", mount.target)
         again = server.ask("counters")
         assert (again["open"], again["read"]) == (first["open"] + 1, first["read"])
+
+
+def test_auto_takes_what_can_be_loaded(tmp_path: Path) -> None:
+    pytest.importorskip("pyfuse3")
+    (tmp_path / "home").mkdir()
+    (tmp_path / "home" / "fs-interposer").write_text("no directory")
+    (tmp_path / "broken").mkdir()
+    (tmp_path / "broken" / "pyfuse3.py").write_text("raise ImportError('libfuse3.so.3: cannot open shared object file')")
+    for flags, environment, expected in (
+        ((), {}, PYFUSE3),
+        (("bare",), {"MONARCH_HOME": str(tmp_path / "home")}, DEVICE),
+        ((), {"PYTHONPATH": str(tmp_path / "broken")}, DEVICE),
+    ):
+        with mounted(tmp_path / "m", *flags, environment={"BACKEND": AUTO, **environment}) as (mount, server):
+            assert output("print(open(t + '/small').read())", mount.target) == "hello"
+            counters = server.ask("counters")
+            assert (counters["backend"], counters["opens"]) == (expected, False)
 
 
 def test_invalidated_names_and_pages_are_new(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ import pytest
 
 from monarch.actor import this_host
 from monarch.fs import FsError, StaleSourceError, mount
+from monarch.fs._kernel.preflight import serving_backend
 from monarch.remotemount import remotemount
 from tools.bare_interpreter import run_bare
 
@@ -105,6 +106,7 @@ def test_status_and_all_bytes(source: Path, target: str) -> None:
         [host] = mounted.status().get().hosts
         assert (host.state, host.generation, host.bytes_held) == ("live", mounted.generation, (3 << 20) + len("VALUE = 1\n"))
         assert host.bytes_total == host.bytes_held and not host.stale_paths
+        assert host.backend == serving_backend()[0]
 
 
 def test_status_has_the_bytes_held_and_their_total(source: Path, target: str) -> None:

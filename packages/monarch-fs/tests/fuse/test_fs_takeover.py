@@ -98,9 +98,7 @@ def test_killed_reader_leaves_at_once(tmp_path: Path) -> None:
         assert output("print(open(t + '/small').read())", mount.target) == "hello"
 
 
-def test_killed_process_leaves_its_lookup(tmp_path: Path, back_end: str) -> None:
-    if back_end == PYFUSE3:
-        pytest.skip("it interrupts reads only")
+def test_killed_process_leaves_its_lookup(tmp_path: Path) -> None:
     with mounted(tmp_path / "m", "live") as (mount, server):
         waiting = reader("os.stat(t + '/slow')", mount.target)
         assert server.line() == "looks"

@@ -12,7 +12,7 @@ from monarch.fs._daemon.served_status import ServedStatus
 from monarch.fs._hosts.observation import MountState, Observation
 from monarch.fs._relay.exchange import Peer, Refusal
 
-IDLE = ServedStatus("g", 0, 0, 0, 0, 0, [], "", 0, [], False, "", {}, 7, 1, "")
+IDLE = ServedStatus("g", 0, 0, 0, 0, 0, [], "", 0, [], "device", False, "", {}, 7, 1, "")
 
 
 class Reports:

@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from monarch.fs._home import home_problem
-from monarch.fs._kernel.preflight import may_mount, problems, remarks, user_allow_other
+from monarch.fs._kernel.preflight import may_mount, problems, remarks, serving_backend, user_allow_other
 from monarch.fs._kernel.user_entry import entry_problem
 from monarch.fs._store.location import store_place
+from monarch.fs._tree.operations import DEVICE, PYFUSE3
 from monarch.fs.errors import FsError
 
 # With less room than this, a store forwards contents of a tree without keeping them.
 _LITTLE_BYTES = 1 << 30
+_SERVERS = {DEVICE: "the device itself", PYFUSE3: "pyfuse3"}
 
 
 def lines() -> Iterator[tuple[str, str, str]]:
@@ -23,6 +25,8 @@ def lines() -> Iterator[tuple[str, str, str]]:
     if not missing:
         how = "mount(2)" if may_mount() else f"fusermount3, user_allow_other {'set' if user_allow_other() else 'not set'}"
         yield "fs", f"mounts work, by {how}", ""
+        backend, why = serving_backend()
+        yield "fs", f"mounts are served by {_SERVERS[backend]}{why and f': {why}'}", ""
         for text, remedy in remarks():
             yield "fs", text, remedy
     yield _store()

@@ -23,7 +23,8 @@ SETTINGS = (
     Setting(
         "fs_backend",
         "str",
-        "",
-        "The server of mounts on this machine. Empty or `device`: /dev/fuse itself. `pyfuse3`: pyfuse3 and libfuse, if installed.",
+        "auto",
+        "The server of mounts on this machine. `pyfuse3`: pyfuse3 and libfuse. `device`: /dev/fuse itself. `auto`: pyfuse3 where it can be "
+        "loaded, the device itself otherwise.",
     ),
 )

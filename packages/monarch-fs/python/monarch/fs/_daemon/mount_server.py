@@ -279,6 +279,7 @@ class MountServer:
         return {
             "status": found._asdict() | {"last_error": None if last is None else last._asdict()},
             "failures": [failure._asdict() for failure in failures],
+            "backend": self._backend.name,
             "opens": self._backend.opens,
             "reason": self._backend.reason,
             "requests": self._backend.counters(),

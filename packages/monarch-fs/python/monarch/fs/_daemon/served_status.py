@@ -26,7 +26,8 @@ class ServedStatus(NamedTuple):
     # The number of failed reads, and the last of them.
     errors: int
     failures: list[ReadError]
-    # Whether opens are requests, and why.
+    # The back end that serves. Whether opens are requests, and why.
+    backend: str
     opens: bool
     reason: str
     # Requests of the kernel by kind.
@@ -51,6 +52,7 @@ def served_status(head: dict[str, Any]) -> ServedStatus:
         f"{last['path']}: {last['reason']}" if last else "",
         tree["errors"],
         [ReadError(**failure) for failure in head.get("failures", ())],
+        str(head.get("backend", "")),
         bool(head["opens"]),
         str(head["reason"]),
         dict(head["requests"]),

@@ -62,6 +62,8 @@ class HostMountStatus(NamedTuple):
     # False: opens make no request. True: each open makes one, for the given reason.
     opens: bool
     opens_reason: str
+    # The back end that serves the mount: "pyfuse3" or "device"; "" where it is not known.
+    backend: str = ""
 
 
 class MountStatus(NamedTuple):

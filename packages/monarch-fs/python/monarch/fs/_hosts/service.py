@@ -312,6 +312,7 @@ class FileService(Actor):
             served.last_error,
             served.opens,
             served.reason,
+            served.backend,
         )
 
     # Reports.

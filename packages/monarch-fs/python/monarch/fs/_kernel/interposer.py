@@ -1,11 +1,12 @@
-"""The C library between pyfuse3 and libfuse: compiled at its first use, kept in a cache, loaded before pyfuse3.
+"""The C library between pyfuse3 and libfuse: part of the wheel of pyfuse3, or compiled at its first use; loaded before pyfuse3.
 
 pyfuse3 passes only the file handle of a read, and the kernel sends handle 0 for a file that it opened without a request. The library
 puts the inode there, so opens need no request. It also counts all requests, passes interrupts on, and resumes connections.
 
-The file is compiled because pyfuse3 is: a machine that has pyfuse3 has or had a compiler and the headers. The name of the result has the
-hash of the source, of libfuse's version and of the compiler's target, so a change of one of them compiles anew. Processes that compile
-at once rename their results onto the same name, each result being complete. Where it fails, mounts work with opens as requests.
+The wheel of pyfuse3 that this project builds has the library, so its hosts need no compiler. A host that compiles pyfuse3 compiles the
+library as well, and keeps it in a cache. The name of the result has the hash of the source, of libfuse's version and of the compiler's
+target, so a change of one of them compiles anew. Processes that compile at once rename their results onto the same name, each result
+being complete. Where there is no library, mounts by pyfuse3 work with opens as requests.
 """
 
 from __future__ import annotations
@@ -19,11 +20,14 @@ import subprocess
 import tempfile
 from collections.abc import Callable
 from functools import cache
+from importlib.util import find_spec
 from pathlib import Path
 
 from monarch.fs._kernel.fuse_protocol import OPCODES
 
 SOURCE = Path(__file__).with_name("interposer.c")
+# The name in a wheel of pyfuse3: another source is another library.
+SHIPPED = f"monarch_interposer_{hashlib.sha256(SOURCE.read_bytes()).hexdigest()[:16]}.so"
 # The most seconds of the compiler; it needs less than one.
 COMPILE_TIMEOUT = 60.0
 _COUNTERS = 64
@@ -92,7 +96,25 @@ def load() -> Interposer:
 
 
 def build() -> Path:
-    """The compiled library in the cache, compiled if it is not there; `InterposerError` has the compiler's output."""
+    """The compiled library, of the wheel of pyfuse3 or in the cache, compiled if it is not there; `InterposerError` has the reason."""
+    shipped = _shipped()
+    return _cached() if shipped is None else shipped
+
+
+def compile_into(path: Path) -> None:
+    """Compiles the library for a wheel of pyfuse3; `InterposerError` has the compiler's output."""
+    compiler, flags, _ = _toolchain()
+    _compile(compiler, flags, path)
+
+
+def _shipped() -> Path | None:
+    found = find_spec("pyfuse3")
+    paths = [Path(folder) / SHIPPED for folder in (found and found.submodule_search_locations) or ()]
+    return next((path for path in paths if path.is_file()), None)
+
+
+def _toolchain() -> tuple[str, list[str], str]:
+    """The compiler, its flags, and the version of libfuse."""
     compiler = shutil.which(os.environ.get("CC", "cc")) or shutil.which("gcc") or shutil.which("clang")
     if compiler is None:
         raise InterposerError("no C compiler (apt-get install gcc libc6-dev)")
@@ -100,6 +122,16 @@ def build() -> Path:
         raise InterposerError("no pkg-config (apt-get install pkg-config)")
     flags = _output(["pkg-config", "--cflags", "--libs", "fuse3"], "no headers of libfuse (apt-get install libfuse3-dev)").split()
     version = _output(["pkg-config", "--modversion", "fuse3"], "no headers of libfuse (apt-get install libfuse3-dev)")
+    return compiler, flags, version
+
+
+def _compile(compiler: str, flags: list[str], path: Path) -> None:
+    command = [compiler, "-shared", "-fPIC", "-O2", "-Wall", "-o", str(path), str(SOURCE), *flags, "-ldl"]
+    _output(command, "the interposer does not compile")
+
+
+def _cached() -> Path:
+    compiler, flags, version = _toolchain()
     target = _output([compiler, "-dumpmachine"], f"{compiler} does not work")
     key = hashlib.sha256(b"\0".join([SOURCE.read_bytes(), version.encode(), target.encode(), " ".join(flags).encode()])).hexdigest()[:24]
     folder = _folder()
@@ -109,9 +141,7 @@ def build() -> Path:
     handle, partial = tempfile.mkstemp(dir=folder, suffix=".tmp")
     os.close(handle)
     try:
-        _output(
-            [compiler, "-shared", "-fPIC", "-O2", "-Wall", "-o", partial, str(SOURCE), *flags, "-ldl"], "the interposer does not compile"
-        )
+        _compile(compiler, flags, Path(partial))
         os.chmod(partial, 0o700)
         os.rename(partial, path)
     except OSError as e:

@@ -11,24 +11,46 @@ from pathlib import Path
 
 from monarch.extension import setting
 from monarch.fs._kernel.interposer import InterposerError, build
-from monarch.fs._tree.operations import DEVICE, PYFUSE3
+from monarch.fs._tree.operations import AUTO, DEVICE, PYFUSE3
 
 # The first version of Linux that sends requests again, so that another server can resume a connection.
 _RESEND = (6, 9)
 _BUILD = "apt-get install gcc libc6-dev python3-dev pkg-config libfuse3-dev, then pip install pyfuse3"
+_HEADERS = "apt-get install gcc libc6-dev pkg-config libfuse3-dev"
 
 
 def chosen_backend() -> str:
     """By the setting `fs_backend`."""
-    return str(setting("fs_backend") or DEVICE)
+    return str(setting("fs_backend") or AUTO)
+
+
+def require_pyfuse3() -> None:
+    """Raises where `auto` does not take pyfuse3: `ImportError` where it is not installed, `InterposerError` without its interposer.
+
+    Without the interposer each open is a request, and no server takes a connection over: the device itself serves better.
+    """
+    if find_spec("pyfuse3") is None:
+        raise ImportError("pyfuse3 is not installed")
+    build()
+
+
+def serving_backend() -> tuple[str, str]:
+    """The back end of mounts of this interpreter, and why `auto` does not take pyfuse3, or ""."""
+    if (chosen := chosen_backend()) != AUTO:
+        return chosen, ""
+    try:
+        require_pyfuse3()
+    except (ImportError, InterposerError) as e:
+        return DEVICE, str(e)
+    return PYFUSE3, ""
 
 
 def problems(*, allow_other: bool = False) -> list[str]:
     """What prevents a mount on this machine, one line each; empty: nothing."""
     found: list[str] = []
     backend = chosen_backend()
-    if backend not in (DEVICE, PYFUSE3):
-        found.append(f"fs_backend is {backend!r} (set it to {DEVICE!r}, or leave it empty)")
+    if backend not in (AUTO, DEVICE, PYFUSE3):
+        found.append(f"fs_backend is {backend!r} (set it to {AUTO!r}, {DEVICE!r} or {PYFUSE3!r})")
     if backend == PYFUSE3 and find_spec("pyfuse3") is None:
         found.append(f"pyfuse3 is missing ({_BUILD})")
     try:
@@ -52,7 +74,7 @@ def remarks() -> list[tuple[str, str]]:
         try:
             build()
         except InterposerError as e:
-            found.append((f"opens of files are requests: {e}", "apt-get install gcc libc6-dev pkg-config libfuse3-dev"))
+            found.append((f"opens of files are requests: {e}", _HEADERS))
     if not can_resume():
         found.append(
             (f"Linux {platform.release()} cannot resume a connection, so a server that ends means a new mount", "Linux 6.9 or later")

@@ -11,8 +11,8 @@ from typing import NamedTuple, Protocol
 
 # The inode of the root of each tree, as in FUSE.
 ROOT = 1
-# The names of the back ends.
-DEVICE, PYFUSE3 = "device", "pyfuse3"
+# The names of the back ends; AUTO is the choice of the process that serves.
+DEVICE, PYFUSE3, AUTO = "device", "pyfuse3", "auto"
 
 
 class Attr(NamedTuple):
@@ -63,7 +63,7 @@ class MountOptions(NamedTuple):
     read_ahead: int = 1 << 20
     # False for a live view: its pages are not kept between opens, and opens are requests.
     immutable: bool = True
-    backend: str = DEVICE
+    backend: str = AUTO
 
 
 class TreeOperations(Protocol):

@@ -27,7 +27,7 @@ from monarch.fs._kernel import fuse_protocol as fuse
 from monarch.fs._kernel.failure import answer_errno
 from monarch.fs._kernel.holders import killed
 from monarch.fs._kernel.poll_loop import PollLoop, Task, Waiter
-from monarch.fs._tree.operations import MountOptions, TreeOperations
+from monarch.fs._tree.operations import DEVICE, MountOptions, TreeOperations
 from monarch.fs.backends.serving import BACKGROUND, KILL_SECONDS, ServingBackend
 
 # Requests that are answered before the loop checks its other descriptors, calls and timers.
@@ -60,6 +60,8 @@ _log = logging.getLogger(__name__)
 
 class DeviceBackend(ServingBackend):
     """Serves a tree on an open descriptor of a mount."""
+
+    name = DEVICE
 
     def __init__(self, fd: int, *, resumed: bool = False) -> None:
         super().__init__(fd, resumed=resumed)

@@ -4,8 +4,8 @@ pyfuse3 runs on trio. Here `trio` is a few functions over the poll loop, put in 
 loaded. With the interposer, opens of an immutable tree are no requests: the first `open` is answered ENOSYS, and the kernel opens by
 itself from then on, keeping pages and listings. The kernel drops what `invalidate` names and nothing else.
 
-A read that waits ends with EINTR when its process is killed, a direct one with any signal, and with EIO after `read_timeout`. A read of
-pages goes on after other signals, as on a disk: EINTR for a page would be SIGBUS for a process that has mapped it. When serving ends,
+A request that waits ends with EINTR when its process is killed, a direct read with any signal, each with EIO after `read_timeout`. A read
+of pages goes on after other signals, as on a disk: EINTR for a page would be SIGBUS for a process that has mapped it. When serving ends,
 requests in flight are left without an answer: the kernel has ended them, or it sends them to the next server of the connection.
 """
 
@@ -28,7 +28,7 @@ from monarch.fs._kernel.fuse_protocol import FOREVER
 from monarch.fs._kernel.holders import killed
 from monarch.fs._kernel.interposer import Interposer, InterposerError, load
 from monarch.fs._kernel.nursery import Nursery
-from monarch.fs._tree.operations import Attr, Entry, MountOptions, TreeOperations
+from monarch.fs._tree.operations import PYFUSE3, Attr, Entry, MountOptions, TreeOperations
 from monarch.fs.backends.serving import BACKGROUND, KILL_SECONDS, ServingBackend
 
 # The most requests that may wait at the same time; each has a task with a buffer of 1 MiB, of which the kernel backs the first page.
@@ -39,6 +39,8 @@ _WRITES = ("setattr", "mknod", "mkdir", "unlink", "rmdir", "symlink", "rename", 
 
 class Pyfuse3Backend(ServingBackend):
     """Serves a tree on an open descriptor of a mount; a resumed one needs the interposer."""
+
+    name = PYFUSE3
 
     def __init__(self, fd: int, *, resumed: bool = False) -> None:
         super().__init__(fd, resumed=resumed)
@@ -111,7 +113,8 @@ class _Requests:
     def __init__(self, fuse: ModuleType, ops: TreeOperations, options: MountOptions, backend: Pyfuse3Backend) -> None:
         self._fuse, self._ops, self._options, self._backend = fuse, ops, options, backend
         self._error: type[Exception] = fuse.FUSEError
-        self._reads: dict[int, tuple[poll_loop.Task, tuple[int, bool]]] = {}
+        # Requests that may wait: the task, the thread that sent them, whether any signal ends them.
+        self._waiting: dict[int, tuple[poll_loop.Task, tuple[int, bool]]] = {}
         self.counts = Counter[str]()
         refusal = errno.EROFS if options.immutable else errno.EACCES
 
@@ -136,7 +139,7 @@ class _Requests:
         poll_loop.current_loop().call_later(0, lambda: self._backend.set_up(self._options))
 
     def interrupt(self, request: int) -> None:
-        if (found := self._reads.get(request)) is None:
+        if (found := self._waiting.get(request)) is None:
             return
         task, (thread, direct) = found
         if direct or killed(thread):
@@ -167,15 +170,21 @@ class _Requests:
         """The answer of a live tree, which may be an awaitable where `TreeOperations` has an answer at once."""
         if self._options.immutable or not isawaitable(answer):
             return answer
+        return await self._limited(what, answer)
+
+    async def _limited(self, what: str, answer: Awaitable[Any]) -> Any:
+        """The answer of a request that may wait, at most `read_timeout`. A handler calls it before its first wait."""
         task = poll_loop.current_loop().task
         assert task is not None
-        task.limit = self._options.read_timeout
+        request, reader = (front.request(), front.reader()) if (front := self._backend.interposer) else (id(task), (0, False))
+        self._waiting[request], task.limit = (task, reader), self._options.read_timeout
         try:
             return await answer
         except Exception as e:
             raise self._error(answer_errno(f"{self._backend.target}: {what}", e)) from None
         finally:
             task.limit = None
+            del self._waiting[request]
 
     async def lookup(self, parent: int, name: bytes, ctx: object) -> Any:
         entry: Entry = await self._waited("lookup", self._call("lookup", self._ops.lookup, parent, name))
@@ -222,17 +231,7 @@ class _Requests:
 
     async def read(self, inode: int, offset: int, size: int) -> bytes | memoryview:
         self.counts["read"] += 1
-        task = poll_loop.current_loop().task
-        assert task is not None
-        request, reader = (front.request(), front.reader()) if (front := self._backend.interposer) else (id(task), (0, False))
-        self._reads[request], task.limit = (task, reader), self._options.read_timeout
-        try:
-            return await self._ops.read(inode, offset, size)
-        except Exception as e:
-            raise self._error(answer_errno(f"{self._backend.target}: read", e)) from None
-        finally:
-            task.limit = None
-            del self._reads[request]
+        return await self._limited("read", self._ops.read(inode, offset, size))
 
     async def listxattr(self, inode: int, ctx: object) -> list[bytes]:
         return self._call("listxattr", self._ops.listxattr, inode)

@@ -25,8 +25,12 @@ KILL_SECONDS = 0.1
 class ServingBackend:
     """Serves a tree on an open descriptor of a mount. `opens`: whether an open of a file is a request, and `reason` why.
 
+    `name`: the name of the back end in the setting `fs_backend`.
+
     `resumed`: another process has served this descriptor; needs Linux 6.9, else `run` raises `OSError`.
     """
+
+    name = ""
 
     def __init__(self, fd: int, *, resumed: bool = False) -> None:
         self._fd, self._resumed = fd, resumed
