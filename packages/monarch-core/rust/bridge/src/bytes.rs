@@ -5,19 +5,10 @@ use net::{Mapping, RecvPart};
 use pyo3::exceptions::{PyBufferError, PyOSError};
 use pyo3::ffi;
 use pyo3::prelude::*;
-use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyByteArray, PyBytes, PyList, PyTuple};
 use runtime::transfers::payload::OutPart;
 
-/// The functions of the module `pickling`, imported at first use.
-static DUMPS: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
-static LOADS: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
-
-/// A function of the module `pickling`.
-fn pickling<'py>(py: Python<'py>, cell: &PyOnceLock<Py<PyAny>>, name: &str) -> PyResult<Bound<'py, PyAny>> {
-    let f = cell.get_or_try_init(py, || py.import("monarch._core.pickle.pickling")?.getattr(name).map(Bound::unbind))?;
-    Ok(f.bind(py).clone())
-}
+use crate::provided::{dumps, loads};
 
 /// A contiguous view of a Python object's memory.
 pub struct View {
@@ -61,7 +52,7 @@ pub struct Pickled {
 impl Pickled {
     pub fn new(obj: &Bound<'_, PyAny>) -> PyResult<Pickled> {
         let py = obj.py();
-        let out = pickling(py, &DUMPS, "dumps")?.call1((obj,))?.cast_into::<PyTuple>()?;
+        let out = dumps(py)?.call1((obj,))?.cast_into::<PyTuple>()?;
         let stream = out.get_borrowed_item(0)?.to_owned().cast_into::<PyBytes>()?.unbind();
         let buffers = out.get_borrowed_item(1)?.to_owned().cast_into::<PyList>()?;
         let views = buffers.iter().map(|b| View::new(&b)).collect::<PyResult<_>>()?;
@@ -152,10 +143,10 @@ pub fn load<'py>(py: Python<'py>, parts: &[RecvPart]) -> PyResult<Bound<'py, PyA
     };
     let stream = PyBytes::new(py, stream.bytes().map_err(os_error)?);
     if rest.is_empty() {
-        return pickling(py, &LOADS, "loads")?.call1((stream,));
+        return loads(py)?.call1((stream,));
     }
     let buffers = PyList::new(py, rest.iter().map(|p| buffer(py, p)).collect::<PyResult<Vec<_>>>()?)?;
-    pickling(py, &LOADS, "loads")?.call1((stream, buffers))
+    loads(py)?.call1((stream, buffers))
 }
 
 /// The bytes of a one-part payload.

@@ -10,16 +10,16 @@ use pyo3::types::{PyDict, PyString, PyTuple};
 use runtime::caster::Group;
 use runtime::mailboxes::mailbox::CHOSEN;
 use runtime::peers::peer::{Head, Sent, View};
-use runtime::transfers::offers::UNDECIDED;
 use runtime::{Mode, Node, Payload, Peer};
 use wire::frame::{EXPLICIT_PORT, STOP};
-use wire::{CallId, MailboxId, ProcUid};
+use wire::{CallId, MailboxId, ProcUid, Trace};
 
 use crate::bytes::Pickled;
 use crate::fork;
 use crate::gil;
 use crate::pending_call::{PendingCall, mode};
 use crate::process::Process;
+use crate::provided;
 use crate::sender;
 use crate::trace;
 
@@ -111,7 +111,7 @@ pub fn send(
     }
     let sender = sender::current();
     let busy = || sender.as_ref().and_then(|s| s.mailbox.as_ref()).is_some_and(|m| !m.is_empty());
-    let on_loop = sender.as_ref().is_some_and(|s| s.on_loop) || loop_is_running(py)?;
+    let on_loop = sender.as_ref().is_some_and(|s| s.on_loop) || provided::loop_is_running(py)?;
     let (waiter, began) = (gil::waiter(&node.poller), events::now_if_on());
     let mut interval = std::time::Duration::from_millis(20);
     loop {
@@ -138,25 +138,14 @@ pub fn send(
     }
 }
 
-/// True if this thread runs an event loop.
-fn loop_is_running(py: Python<'_>) -> PyResult<bool> {
-    // A thread without `asyncio` cannot run a loop.
-    let modules = py.import("sys")?.getattr("modules")?;
-    match modules.call_method1("get", ("_asyncio",))? {
-        m if m.is_none() => Ok(false),
-        m => Ok(!m.call_method0("_get_running_loop")?.is_none()),
-    }
-}
-
 impl Caller {
     /// The head of all messages of one call. The call is one span of the current trace.
-    fn head(&self, py: Python<'_>, call_id: CallId) -> PyResult<Head<'_>> {
-        let around = trace::current(py)?;
+    fn head(&self, around: Trace, call_id: CallId) -> Head<'_> {
         let trace = if around.is_none() { around } else { around.child() };
         let (sender, dest) = (MailboxId(sender::id()), MailboxId(0));
         let (flags, method, extent) = (self.flags, &*self.method, &*self.extent);
         let view = View { offset: self.view.0, dims: &self.view.1 };
-        Ok(Head { dest, sender, call_id, rank: 0, flags, trace, parent: around.span, view, method, extent })
+        Head { dest, sender, call_id, rank: 0, flags, trace, parent: around.span, view, method, extent }
     }
 }
 
@@ -190,6 +179,8 @@ impl Caller {
         let t = self.targets.get();
         let ranks = only.map_or(0..t.peers.len(), |i| i..i + 1);
         let payload = message(py, &self.node, &t.peers[ranks], &pickled)?;
+        // From here on no Python code runs, except signal handlers while this thread waits for credit.
+        let around = trace::current(py)?;
         let cell = match (mode, only) {
             (None, _) => None,
             (Some(m), None) => Some(self.node.calls.start(m, t.ids.len(), t.ids.clone())),
@@ -197,7 +188,7 @@ impl Caller {
         };
         // The object owns the pending call from here on, so an interrupt while this thread waits for credit frees the call id.
         let cell = cell.map(|inner| PendingCall::new(&self.node, inner));
-        let head = self.head(py, cell.as_ref().map_or(CallId::NONE, |c| c.inner.call_id))?;
+        let head = self.head(around, cell.as_ref().map_or(CallId::NONE, |c| c.inner.call_id));
         let sending = Sending { head, payload, pickled: &pickled, cell: cell.as_ref().map(|c| &*c.inner) };
         match only {
             // Only here does the receiver's rank within the addressed shape differ from the rank of its answer.
@@ -227,7 +218,7 @@ impl Caller {
         let t = self.targets.get();
         let ranks = only.map_or(0..t.peers.len(), |i| i..i + 1);
         let payload = message(py, &self.node, &t.peers[ranks.clone()], &pickled)?;
-        let sending = Sending { head: self.head(py, CallId(slot))?, payload, pickled: &pickled, cell: None };
+        let sending = Sending { head: self.head(trace::current(py)?, CallId(slot)), payload, pickled: &pickled, cell: None };
         for i in ranks {
             self.one(py, t, i, i as u32, &sending)?;
         }
@@ -279,17 +270,12 @@ pub fn message<'a>(py: Python<'a>, node: &Node, peers: &[Arc<Peer>], pickled: &'
     if !peers.iter().all(|peer| peer.takes(len)) {
         let most = runtime::transfers::MAX_REMOTE_MESSAGE;
         let why = format!("a message of {len} bytes is too large for another host: at most {most}, send it in parts");
-        return Err(undeliverable(py, why));
+        return Err(provided::delivery_error(py, why));
     }
-    let payload = Payload::new(&node.arena, pickled.parts(py)).map_err(|e| undeliverable(py, format!("no shared memory for it: {e}")))?;
-    if payload.largest() >= LARGE && node.offers.min_size() == UNDECIDED && peers.iter().any(|p| p.link.is_forwarded()) {
-        py.import("monarch._core.hosts.bulk_transport")?.call_method0("choose")?;
+    let payload =
+        Payload::new(&node.arena, pickled.parts(py)).map_err(|e| provided::delivery_error(py, format!("no shared memory for it: {e}")))?;
+    if payload.largest() >= LARGE && node.offers.is_undecided() && peers.iter().any(|p| p.link.is_forwarded()) {
+        provided::choose_bulk_transport(py, &node.offers)?;
     }
     Ok(payload)
-}
-
-/// A `DeliveryError`. The caller adds the names of the sender and the receiver.
-fn undeliverable(py: Python<'_>, why: String) -> PyErr {
-    let made = py.import("monarch._core.errors.errors").and_then(|m| m.getattr("DeliveryError")).and_then(|class| class.call1((why,)));
-    made.map_or_else(|e| e, PyErr::from_value)
 }

@@ -9,7 +9,7 @@ use std::sync::Mutex;
 use ::files::digest::{Running, digest};
 use net::lock::lock;
 use pyo3::buffer::PyBuffer;
-use pyo3::exceptions::PyOSError;
+use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 
@@ -74,16 +74,26 @@ fn results<T>(
     found: Vec<IoResult<T>>,
     wrap: impl Fn(T) -> PyResult<Py<PyAny>>,
 ) -> PyResult<Vec<Py<PyAny>>> {
-    let strerror = py.import("os")?.getattr("strerror")?;
     let results = found.into_iter().zip(paths).map(|(result, path)| match result {
         Ok(value) => wrap(value),
         Err(error) => {
             let number = error.raw_os_error().unwrap_or(libc::EIO);
             let path = PyBytes::new(py, path.as_os_str().as_encoded_bytes());
-            Ok(py.get_type::<PyOSError>().call1((number, strerror.call1((number,))?, path))?.unbind())
+            Ok(os_error(number, &path).into_value(py).into_any())
         }
     });
     results.collect()
+}
+
+/// The `OSError` with this number and path, with the text of the C library.
+fn os_error(number: i32, path: &Bound<'_, PyBytes>) -> PyErr {
+    let py = path.py();
+    // SAFETY: the error number belongs to this thread, and the function takes the path by reference. It always sets an exception.
+    unsafe {
+        *libc::__errno_location() = number;
+        ffi::PyErr_SetFromErrnoWithFilenameObject(ffi::PyExc_OSError, path.as_ptr());
+    }
+    PyErr::fetch(py)
 }
 
 /// The BLAKE3 digest of bytes.

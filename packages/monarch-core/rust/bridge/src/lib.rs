@@ -21,6 +21,7 @@ mod process;
 mod process_end;
 mod promise;
 mod protocol;
+mod provided;
 mod sender;
 mod shield;
 mod signal;
@@ -62,6 +63,8 @@ mod _native {
     #[pymodule_export]
     use crate::promise::native_promise;
     #[pymodule_export]
+    use crate::provided::{provide_bulk_choice, provide_delivery_error, provide_pickling};
+    #[pymodule_export]
     use crate::signal::{run_at_exit, was_interrupted};
     #[pymodule_export]
     use crate::supervision::Supervision;
@@ -84,9 +87,9 @@ mod _native {
     mod events {
         #[pymodule_export]
         use crate::events::{
-            Event, EventBatch, EventField, EventMemory, EventType, Ring, actor_end, decode, event_types, is_on, log_line, log_record,
-            mesh_gone, mesh_made, metric_update, now, proc_start, span_enter, span_exit, supervision_delivered, supervision_handled,
-            user_event,
+            Event, EventBatch, EventField, EventMemory, EventType, Ring, actor_end, decode, event_types, is_on, log_line,
+            log_record, mesh_gone, mesh_made, metric_update, now, proc_start, span_enter, span_exit, supervision_delivered,
+            supervision_handled, user_event,
         };
     }
 
@@ -115,6 +118,7 @@ mod _native {
     #[pymodule_init]
     fn init(module: &pyo3::Bound<'_, pyo3::types::PyModule>) -> pyo3::PyResult<()> {
         use pyo3::types::PyAnyMethods;
+        crate::provided::prepare(module.py())?;
         crate::signal::prepare(module.py())?;
         crate::trace::prepare(module.py())?;
         let sys = module.py().import("sys")?;

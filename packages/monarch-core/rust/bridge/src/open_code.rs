@@ -5,8 +5,11 @@
 
 use std::ffi::{c_int, c_void};
 
-use pyo3::ffi;
+use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
+use pyo3::{ffi, intern};
+
+use crate::provided::loaded;
 
 /// A hook for the opening of code, and the function that installs it.
 type OpenCode = unsafe extern "C" fn(*mut ffi::PyObject, *mut c_void) -> *mut ffi::PyObject;
@@ -23,7 +26,8 @@ pub fn read_modules_unbuffered(py: Python<'_>) -> PyResult<bool> {
     }
     // SAFETY: CPython has had the function with this signature since 3.8.
     let set: SetOpenCode = unsafe { std::mem::transmute(found) };
-    let class = py.import("_io")?.getattr("FileIO")?;
+    let class =
+        loaded(py, intern!(py, "_io"))?.ok_or_else(|| PyRuntimeError::new_err("the module _io is not loaded"))?.getattr("FileIO")?;
     // SAFETY: the hook gets the class, which the process keeps until its end.
     if unsafe { set(open_unbuffered, class.into_ptr().cast()) } < 0 {
         drop(PyErr::take(py));

@@ -7,10 +7,13 @@
 use std::sync::atomic::{AtomicBool, AtomicIsize, AtomicU64, Ordering};
 
 use pyo3::exceptions::{PyException, PyImportError, PyTypeError, PyValueError};
+use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
-use pyo3::types::{PyBool, PyDict, PyInt, PyString, PyType};
+use pyo3::types::{PyBool, PyInt, PyString, PyType};
 use wire::Trace;
+
+use crate::provided;
 
 /// Some code of this process has had a trace.
 static TRACING: AtomicBool = AtomicBool::new(false);
@@ -24,7 +27,6 @@ static MESSAGES: AtomicU64 = AtomicU64::new(1);
 /// Python objects that this module needs. They are set when the extension module is loaded, so a fork finds them complete.
 struct Names {
     variable: Py<PyAny>,
-    modules: Py<PyDict>,
 }
 
 static NAMES: PyOnceLock<Names> = PyOnceLock::new();
@@ -33,8 +35,7 @@ static NAMES: PyOnceLock<Names> = PyOnceLock::new();
 pub fn prepare(py: Python<'_>) -> PyResult<()> {
     let make = || -> PyResult<Names> {
         let variable = py.import("_contextvars")?.getattr("ContextVar")?.call1(("monarch_trace",))?.unbind();
-        let modules = py.import("sys")?.getattr("modules")?.cast_into::<PyDict>()?.unbind();
-        Ok(Names { variable, modules })
+        Ok(Names { variable })
     };
     match NAMES.get_or_try_init(py, make) {
         // If an interpreter's own modules cannot be read, no code has a trace, and everything else works.
@@ -133,12 +134,12 @@ pub struct TraceEntry {
 /// The trace of this code.
 pub fn current(py: Python<'_>) -> PyResult<Trace> {
     let Some(names) = NAMES.get(py) else { return Ok(Trace::NONE) };
-    let otel = has_opentelemetry(py, names);
+    let otel = has_opentelemetry(py)?;
     if !otel && !TRACING.load(Ordering::Relaxed) {
         return Ok(Trace::NONE);
     }
     if otel {
-        match of_opentelemetry(py, names) {
+        match of_opentelemetry(py) {
             Ok(Some(trace)) => return Ok(trace),
             // A call does not fail because of an error in a library that it does not need.
             Err(e) if !e.is_instance_of::<PyException>(py) => return Err(e),
@@ -155,19 +156,19 @@ fn entered(py: Python<'_>, names: &Names) -> PyResult<(Trace, u64)> {
 }
 
 /// True if OpenTelemetry is imported. It is searched for only when the number of modules has changed.
-fn has_opentelemetry(py: Python<'_>, names: &Names) -> bool {
-    let modules = names.modules.bind(py);
+fn has_opentelemetry(py: Python<'_>) -> PyResult<bool> {
+    let modules = provided::modules(py)?;
     let count = modules.len() as isize;
     if MODULES.load(Ordering::Relaxed) != count {
         MODULES.store(count, Ordering::Relaxed);
-        HAS_OPENTELEMETRY.store(modules.contains("opentelemetry.trace").unwrap_or(false), Ordering::Relaxed);
+        HAS_OPENTELEMETRY.store(modules.contains(intern!(py, "opentelemetry.trace")).unwrap_or(false), Ordering::Relaxed);
     }
-    HAS_OPENTELEMETRY.load(Ordering::Relaxed)
+    Ok(HAS_OPENTELEMETRY.load(Ordering::Relaxed))
 }
 
 /// The trace of OpenTelemetry's current span; `None` if there is no span, or the module is only half imported.
-fn of_opentelemetry(py: Python<'_>, names: &Names) -> PyResult<Option<Trace>> {
-    let Some(module) = names.modules.bind(py).get_item("opentelemetry.trace")? else { return Ok(None) };
+fn of_opentelemetry(py: Python<'_>) -> PyResult<Option<Trace>> {
+    let Some(module) = provided::loaded(py, intern!(py, "opentelemetry.trace"))? else { return Ok(None) };
     let Ok(get) = module.getattr("get_current_span") else { return Ok(None) };
     let context = get.call0()?.call_method0("get_span_context")?;
     if !context.getattr("is_valid")?.is_truthy()? {

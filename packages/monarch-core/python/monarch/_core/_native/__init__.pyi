@@ -48,6 +48,9 @@ __all__ = [
     "inspect_agent",
     "native_promise",
     "protocol",
+    "provide_bulk_choice",
+    "provide_delivery_error",
+    "provide_pickling",
     "read_modules_unbuffered",
     "run_at_exit",
     "send_to_port",
@@ -351,6 +354,12 @@ def send_to_port(
     process: Process, proc: int, port: int, value: object, rank: int | None = None, exception: bool = False, give_back: bool = True
 ) -> None: ...
 def send_to_slot(process: Process, proc: int, slot: int, rank: int, value: object, status: int = 0) -> None: ...
+
+# ---- provided.rs
+
+def provide_pickling(dumps: Callable[[Any], tuple[bytes, list[Any]]], loads: Callable[..., Any]) -> None: ...
+def provide_delivery_error(class_: type[Exception]) -> None: ...
+def provide_bulk_choice(choose: Callable[[], None]) -> None: ...
 
 # ---- bytes.rs
 

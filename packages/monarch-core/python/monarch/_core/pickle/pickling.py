@@ -16,6 +16,7 @@ from _pickle import dumps as _c_dumps
 from _pickle import loads as _c_loads
 from typing import TYPE_CHECKING, Any
 
+from monarch._core._native import provide_pickling
 from monarch._core.pickle.imports import MessageUnpickler, complete_module
 from monarch._core.pickle.reducers import reducers
 from monarch._core.pickle.reference import goes_by_value, is_in_main
@@ -257,3 +258,6 @@ def _tensors() -> Any:
     from monarch._core.pickle import tensor as tensor_pickling
 
     return tensor_pickling
+
+
+provide_pickling(dumps, loads)

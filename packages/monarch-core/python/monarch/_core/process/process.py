@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 
 from monarch._core._native import Process as NativeProcess
+from monarch._core._native import provide_bulk_choice
 from monarch._core.process.actor_table import ActorTable
 from monarch._core.process.control_socket import ControlSocket
 from monarch._core.process.display import Display
@@ -17,6 +18,7 @@ from monarch._core.process.mesh_table import MeshTable
 from monarch._core.process.owner import Owner
 from monarch._core.process.peer_table import PeerTable
 from monarch._core.process.place import Place
+from monarch._core.process.provided import provided
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -36,6 +38,9 @@ FAULT, DELAY = 30, 31
 WORKSPACE = 50
 # Requests of other wheels, by name; and queries whether the agent knows a process, and in which job it knows a host.
 NAMED, KNOWN, BESIDE = 60, 61, 62
+
+
+provide_bulk_choice(lambda: provided.choose_bulk_transport())
 
 
 class LocalProcess:

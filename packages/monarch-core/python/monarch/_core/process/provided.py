@@ -28,6 +28,8 @@ class Provided:
         # Functions of a host mesh.
         spawn_procs: Callable[..., Any]
         sync_workspace: Callable[..., Any]
+        # The choice of the bulk transport, before the first large message to another host.
+        choose_bulk_transport: Callable[[], None]
         # Functions of a simulated process: its housekeeping thread, and the bootstrap of a proc.
         housekeeping: Callable[[Any], Any]
         prepare_proc: Callable[[Any, dict[str, Any], int], bool]

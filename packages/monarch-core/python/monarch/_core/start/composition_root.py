@@ -42,6 +42,12 @@ def _sync_workspace(*args: Any) -> Coroutine[Any, Any, None]:
     return sync_workspace(*args)
 
 
+def _choose_bulk_transport() -> None:
+    from monarch._core.hosts.bulk_transport import choose
+
+    choose()
+
+
 def _housekeeping(process: LocalProcess) -> Housekeeping:
     from monarch._core.start.housekeeping import Housekeeping
 
@@ -60,6 +66,7 @@ PROVIDED = {
     "received_proc_mesh": _received_proc_mesh,
     "spawn_procs": _spawn_procs,
     "sync_workspace": _sync_workspace,
+    "choose_bulk_transport": _choose_bulk_transport,
     "housekeeping": _housekeeping,
     "prepare_proc": _prepare_proc,
 }

@@ -9,7 +9,7 @@
 //! keeps its position behind the messages that were sent before it.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, Weak};
 use std::time::{Duration, Instant};
 
@@ -115,6 +115,8 @@ pub struct Offers {
     exchange: OnceLock<Box<dyn Exchange>>,
     /// The size from which parts are offered.
     min_size: AtomicUsize,
+    /// A thread is deciding about `min_size`.
+    is_deciding: AtomicBool,
     /// The number of offered parts and held frames.
     count: AtomicUsize,
     state: Mutex<State>,
@@ -145,6 +147,7 @@ impl Offers {
             me: me.clone(),
             exchange: OnceLock::new(),
             min_size: AtomicUsize::new(UNDECIDED),
+            is_deciding: AtomicBool::new(false),
             count: AtomicUsize::new(0),
             state: Mutex::default(),
         })
@@ -163,6 +166,22 @@ impl Offers {
     /// Sets the size from which parts are offered.
     pub fn set_min_size(&self, bytes: usize) {
         self.min_size.store(bytes, Ordering::Relaxed);
+    }
+
+    /// True before this process has looked for a bulk transport.
+    pub fn is_undecided(&self) -> bool {
+        self.min_size() == UNDECIDED
+    }
+
+    /// Runs `decide`, which sets the size from which parts are offered, unless a thread is running it: the code of a decision may send a
+    /// large part itself, which is sent through the agents.
+    pub fn decide<T>(&self, decide: impl FnOnce() -> T) -> Option<T> {
+        if self.is_deciding.swap(true, Ordering::AcqRel) {
+            return None;
+        }
+        let decided = decide();
+        self.is_deciding.store(false, Ordering::Release);
+        Some(decided)
     }
 
     /// The number of offered parts that have not been pulled.
