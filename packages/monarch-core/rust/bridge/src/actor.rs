@@ -174,7 +174,15 @@ impl ActorMailbox {
                     if sliced || !m.extent.is_empty() {
                         sliced = !m.extent.is_empty();
                         if sliced {
-                            enter.call1((m.rank & !CHOSEN, PyBytes::new(py, &m.extent)))?;
+                            if let Err(e) = enter.call1((m.rank & !CHOSEN, PyBytes::new(py, &m.extent))) {
+                                // The extent is malformed, which is the fault of the sender.
+                                self.node.messages.handled(&self.inner, m.from, m.cost());
+                                let call = Call::new(&self.node, &self.inner, m);
+                                if failed.call1((call, "arguments", e.into_value(py)))?.is_truthy()? {
+                                    return Ok(());
+                                }
+                                continue;
+                            }
                         } else {
                             leave.call0()?;
                         }

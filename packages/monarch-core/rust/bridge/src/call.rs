@@ -21,7 +21,6 @@ pub struct Call {
     pub node: Arc<Node>,
     pub mailbox: Arc<Mailbox>,
     pub to: ProcUid,
-    pub sender: u64,
     pub call_id: CallId,
     pub rank: u32,
     pub flags: u8,
@@ -41,7 +40,6 @@ impl Call {
             node: node.clone(),
             mailbox: mailbox.clone(),
             to: m.from,
-            sender: m.sender.0,
             call_id: m.call_id,
             rank: m.rank,
             flags: m.flags | if m.trace.is_none() { 0 } else { TRACED },
@@ -99,11 +97,6 @@ impl Call {
     #[getter]
     fn caller(&self) -> u64 {
         self.to.0
-    }
-
-    #[getter]
-    fn sender(&self) -> u64 {
-        self.sender
     }
 
     /// True if the caller waits for an answer.

@@ -307,6 +307,11 @@ pub fn supervision_delivered(mesh: u64, rank: u64, owner: &Bound<'_, PyString>, 
 }
 
 #[pyfunction]
+pub fn frame_refused(proc: u64, what: &Bound<'_, PyString>, bytes: u64) {
+    ::events::frame_refused(proc, what.to_string_lossy().as_bytes(), bytes);
+}
+
+#[pyfunction]
 pub fn supervision_handled(mesh: u64, rank: u64, owner: &Bound<'_, PyString>, handled: bool) {
     ::events::supervision_handled(mesh, rank, owner.to_string_lossy().as_bytes(), u64::from(handled));
 }

@@ -87,7 +87,7 @@ mod _native {
     mod events {
         #[pymodule_export]
         use crate::events::{
-            Event, EventBatch, EventField, EventMemory, EventType, Ring, actor_end, decode, event_types, is_on, log_line,
+            Event, EventBatch, EventField, EventMemory, EventType, Ring, actor_end, decode, event_types, frame_refused, is_on, log_line,
             log_record, mesh_gone, mesh_made, metric_update, now, proc_start, span_enter, span_exit, supervision_delivered,
             supervision_handled, user_event,
         };

@@ -10,6 +10,7 @@ use runtime::agent::AgentOptions;
 use runtime::agent::process_table::Requester;
 use runtime::agent::simulated::Launcher;
 use runtime::peers::routes::Place;
+use runtime::supervision::Member;
 use runtime::transfers::offers::{NEVER, UNDECIDED};
 use runtime::{Agent, Mode, Node, SystemEvent};
 use wire::control::ProcPlan;
@@ -205,6 +206,11 @@ impl Process {
         Ok(())
     }
 
+    /// Reports to the process `to`, the owner of the mesh, that an actor of this process has failed.
+    fn report_failure(&self, to: u64, mesh: u64, rank: u32, failure: &[u8]) {
+        self.node.replies.report_failure(ProcUid(to), Member { mesh: MailboxId(mesh), rank }, failure);
+    }
+
     /// Answers a pending call with bytes: status 0 for a value, 1 for an exception, 2 for a failure, 4 for closed.
     fn reply(&self, to: u64, slot: u64, rank: u32, status: u8, body: &[u8]) -> PyResult<()> {
         fork::check_not_forked()?;
@@ -222,7 +228,7 @@ impl Process {
         let deadline = timeout.map(|t| self.node.poller.now() + Duration::from_secs_f64(t));
         // Events that are there already are taken with the GIL held: a batch of spawns is one turn.
         if let Some(e) = self.next() {
-            return event(py, &self.node, e).map(Some);
+            return event(py, e).map(Some);
         }
         let ready = || !self.node.system.is_empty();
         loop {
@@ -230,7 +236,7 @@ impl Process {
                 return Ok(None);
             }
             if let Some(e) = self.next() {
-                return event(py, &self.node, e).map(Some);
+                return event(py, e).map(Some);
             }
         }
     }

@@ -31,7 +31,7 @@ impl ProcessEnd {
     /// True if the process was stopped, which is no failure.
     #[getter]
     fn is_stop(&self) -> bool {
-        matches!(self.0.reason, ExitReason::Stopped(_))
+        self.0.reason.is_stop()
     }
 
     #[getter]

@@ -36,9 +36,7 @@ pub mod protocol {
     #[pymodule_export]
     const UNDELIVERED: u8 = Status::Undelivered as u8;
 
-    // Requests that the native side sends too.
-    #[pymodule_export]
-    const FAILURE: u16 = runtime::system::FAILURE;
+    // A request that only the native side sends.
     #[pymodule_export]
     const UNDELIVERABLE: u16 = runtime::system::UNDELIVERABLE;
 }

@@ -4,10 +4,12 @@ use std::sync::Arc;
 
 use pyo3::prelude::*;
 use runtime::Node;
-use runtime::supervision::{Action, Kind, Owner};
+use runtime::supervision::{Action, Kind, Member, Owner};
 use wire::{MailboxId, ProcUid};
 
-/// The supervision of a process. The events that report failures contain its decisions about them.
+use crate::process_end::ProcessEnd;
+
+/// The supervision of a process: its decisions about failures.
 #[pyclass(frozen)]
 pub struct Supervision {
     node: Arc<Node>,
@@ -50,7 +52,7 @@ pub struct Orphan {
 }
 
 /// The actions as Python objects, in their order.
-pub fn objects(py: Python<'_>, actions: Vec<Action>) -> PyResult<Vec<Py<PyAny>>> {
+fn objects(py: Python<'_>, actions: Vec<Action>) -> PyResult<Vec<Py<PyAny>>> {
     let object = |action| {
         Ok(match action {
             Action::Mark(m) => Py::new(py, Mark { mesh: m.mesh.0, rank: m.rank })?.into_any(),
@@ -139,6 +141,17 @@ impl Supervision {
     /// Takes the answer of an actor's `__supervise__`; true if the actor fails because of it.
     fn answered(&self, actor: u64, handled: bool) -> bool {
         self.with(|s| s.answered(MailboxId(actor), handled))
+    }
+
+    /// Takes the failure of an actor. Returns the actions of this process, in their order.
+    fn actor_failed(&self, py: Python<'_>, mesh: u64, rank: u32) -> PyResult<Vec<Py<PyAny>>> {
+        objects(py, self.with(|s| s.member_failed(Member { mesh: MailboxId(mesh), rank })))
+    }
+
+    /// Takes the ends of procs that have one cause. Returns the actions of this process, in their order.
+    fn procs_ended(&self, py: Python<'_>, ends: Vec<(u64, Bound<'_, ProcessEnd>)>) -> PyResult<Vec<Py<PyAny>>> {
+        let ends: Vec<_> = ends.iter().map(|(proc, end)| (ProcUid(*proc), &end.get().0)).collect();
+        objects(py, self.with(|s| s.ends_reported(&ends)))
     }
 
     fn unanswered(&self, actor: u64) -> usize {

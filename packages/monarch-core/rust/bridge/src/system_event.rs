@@ -1,19 +1,12 @@
-//! Events for the housekeeping thread as Python objects: one class for each kind. Events about failures contain the decisions of
-//! `Supervision`, which are made here.
+//! Events for the housekeeping thread as Python objects: one class for each kind.
 
-use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
-use runtime::supervision::Member;
-use runtime::system::FAILURE;
-use runtime::{Node, SystemEvent};
+use runtime::SystemEvent;
+use wire::ProcUid;
 use wire::control::DrainLimits;
-use wire::cursor::Cursor;
-use wire::exit::ProcEnd;
-use wire::{ExitReason, MailboxId, ProcUid};
 
 use crate::process_end::ProcessEnd;
-use crate::supervision::objects;
 
 macro_rules! classes {
     ($($(#[$about:meta])* $name:ident { $($(#[$field_about:meta])* $field:ident: $type:ty,)* })*) => {
@@ -29,13 +22,13 @@ macro_rules! classes {
 
 classes! {
     /// An actor is to be spawned in this process.
-    SpawnActor { mailbox: u64, spec: Py<PyBytes>, }
+    SpawnActor { sender: u64, mailbox: u64, spec: Py<PyBytes>, }
     /// This proc is to end. `drain` has the limits in seconds for a message of an actor, and for all messages of an actor.
     StopProc { drain: Option<(f64, f64)>, reason: String, }
-    /// Processes have ended, of one cause. `actions` are the decisions about it.
-    ProcsEnded { ends: Vec<(u64, Py<ProcessEnd>)>, actions: Vec<Py<PyAny>>, }
-    /// An actor of a mesh that this process owns has failed. `actions` are the decisions about it.
-    ActorFailed { mesh: u64, failure: Py<PyBytes>, actions: Vec<Py<PyAny>>, }
+    /// Processes have ended, of one cause.
+    ProcsEnded { ends: Vec<(u64, Py<ProcessEnd>)>, }
+    /// An actor of a mesh that this process owns has failed, according to the process `sender`.
+    ActorFailed { sender: u64, mesh: u64, rank: u32, failure: Py<PyBytes>, }
     /// A process sends a request. The answer goes to the call id `slot`.
     SystemRequest { sender: u64, kind: u16, slot: u64, body: Py<PyBytes>, }
     /// An inspection has requested the stacks of all threads.
@@ -61,30 +54,23 @@ pub fn drain_limits((message, actor): (f64, f64)) -> DrainLimits {
     DrainLimits { message_ms: (message * 1e3) as u64, actor_ms: (actor * 1e3) as u64 }
 }
 
-pub fn event(py: Python<'_>, node: &Node, e: SystemEvent) -> PyResult<Py<PyAny>> {
+pub fn event(py: Python<'_>, e: SystemEvent) -> PyResult<Py<PyAny>> {
     let bytes = |b: &[u8]| PyBytes::new(py, b).unbind();
     Ok(match e {
-        SystemEvent::SpawnActor { mailbox, spec, .. } => Py::new(py, SpawnActor { mailbox: mailbox.0, spec: bytes(&spec) })?.into_any(),
+        SystemEvent::SpawnActor { from, mailbox, spec } => {
+            Py::new(py, SpawnActor { sender: from.0, mailbox: mailbox.0, spec: bytes(&spec) })?.into_any()
+        }
         SystemEvent::StopProc { drain, reason, .. } => {
             let drain = drain.map(|limits| (limits.message_ms as f64 / 1e3, limits.actor_ms as f64 / 1e3));
             Py::new(py, StopProc { drain, reason })?.into_any()
         }
         SystemEvent::ProcsEnded { ends } => {
-            let died = |(proc, end): &(ProcUid, ProcEnd)| end.cleaning.iter().map(|m| (*proc, *m)).collect::<Vec<_>>();
-            let cleaning: Vec<_> = ends.iter().flat_map(died).collect();
-            let stopped: Vec<_> = ends.iter().map(|(proc, end)| (*proc, matches!(end.reason, ExitReason::Stopped(_)))).collect();
-            let actions = node.supervise(|s| s.procs_died(&stopped, &cleaning));
             let end = |(uid, end): (ProcUid, _)| Ok((uid.0, Py::new(py, ProcessEnd(end))?));
             let ends = ends.into_iter().map(end).collect::<PyResult<_>>()?;
-            Py::new(py, ProcsEnded { ends, actions: objects(py, actions)? })?.into_any()
+            Py::new(py, ProcsEnded { ends })?.into_any()
         }
-        SystemEvent::Request { kind: FAILURE, body, .. } => {
-            let mut c = Cursor::new(&body);
-            let about = (c.u64(), c.u32());
-            let (Ok(mesh), Ok(rank)) = about else { return Err(PyValueError::new_err("a report of a failure was cut off")) };
-            let actions = node.supervise(|s| s.member_failed(Member { mesh: MailboxId(mesh), rank }));
-            let failure = bytes(&body[12..]);
-            Py::new(py, ActorFailed { mesh, failure, actions: objects(py, actions)? })?.into_any()
+        SystemEvent::ActorFailed { from, member, failure } => {
+            Py::new(py, ActorFailed { sender: from.0, mesh: member.mesh.0, rank: member.rank, failure: bytes(&failure) })?.into_any()
         }
         SystemEvent::Request { from, kind, call_id, body } => {
             Py::new(py, SystemRequest { sender: from.0, kind, slot: call_id.0, body: bytes(&body) })?.into_any()

@@ -317,4 +317,9 @@ events! {
         messages: Count "messages and events in the mailbox",
         slept: Nanoseconds "time since a look saw the thread sleep; 0: not known",
     }
+    30 frame_refused "frame.refused" true "A malformed frame or request of another process was dropped. It has no other effect." {
+        proc: Id "process that sent it",
+        what: Name "`frame`, `fragment`, `part`, `cast`, `answer`, `failure`, `spawn`, `stop`, or `request` with its number",
+        bytes: Bytes "its size",
+    }
 }

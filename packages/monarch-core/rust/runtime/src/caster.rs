@@ -17,8 +17,8 @@ use wire::frame::{CAST, begin, finish};
 use wire::runs::{ENDED, SEPARATE, UNREACHED};
 use wire::{CallId, Cast, GroupId, GroupSlice, MailboxId, Part, ProcUid, Status};
 
-use crate::calls::Calls;
 use crate::calls::pending_call::{Mode, Outcome};
+use crate::calls::{Calls, INCOMPLETE};
 use crate::cast::Source;
 use crate::mailboxes::credit::OVERHEAD;
 use crate::peers::Peers;
@@ -189,10 +189,11 @@ impl Caster {
     pub(crate) fn on_frame(&self, from: ProcUid, frame: &[u8]) {
         if let Some(gateway) = self.peers.roles.gateway() {
             gateway.cast_of_proc(from, frame);
-        } else if from == self.peers.agent_uid
-            && let Ok(frame) = CastFrame::decode(frame)
-        {
-            self.on_answers(frame);
+        } else if from == self.peers.agent_uid {
+            match CastFrame::decode(frame) {
+                Ok(frame) => self.on_answers(frame),
+                Err(_) => events::frame_refused(from.0, b"cast", frame.len() as u64),
+            }
         }
     }
 
@@ -204,15 +205,24 @@ impl Caster {
                 if let Some((call_id, targets)) = found
                     && let Some(target) = targets.get(a.index as usize)
                 {
-                    self.calls.complete(
-                        call_id,
-                        Arc::new(Outcome { rank: target.rank, sender_rank: None, status: a.status, parts: parts(&a.bytes) }),
-                    );
+                    self.answered(call_id, target, a.status, &a.bytes);
                 }
             }
             CastFrame::Reduced(r) => self.on_reduced(r),
             _ => {}
         }
+    }
+
+    /// Completes one rank of a call with an answer, or with an error if the answer is malformed.
+    fn answered(&self, call_id: CallId, target: &Target, status: Status, bytes: &[u8]) {
+        let outcome = match parts(bytes) {
+            Some(parts) => Arc::new(Outcome { rank: target.rank, sender_rank: None, status, parts }),
+            None => {
+                events::frame_refused(target.proc.0, b"answer", bytes.len() as u64);
+                Outcome::new(target.rank, Status::Undelivered, INCOMPLETE)
+            }
+        };
+        self.calls.complete(call_id, outcome);
     }
 
     /// Completes a call with the merged answers of its cast.
@@ -227,10 +237,7 @@ impl Caster {
                 (SEPARATE, _) => {}
                 (ENDED | UNREACHED, _) => self.unreached(waiting.call_id, targets),
                 (_, Ok(status)) => {
-                    for target in targets {
-                        let parts = parts(run.bytes);
-                        self.calls.complete(waiting.call_id, Arc::new(Outcome { rank: target.rank, sender_rank: None, status, parts }));
-                    }
+                    targets.iter().for_each(|target| self.answered(waiting.call_id, target, status, run.bytes));
                 }
                 (_, Err(_)) => {}
             }
@@ -267,8 +274,8 @@ impl Caster {
     }
 }
 
-/// Decodes the parts of a payload.
-fn parts(bytes: &[u8]) -> Vec<RecvPart> {
-    let all = Part::read_all(&mut Cursor::new(bytes)).unwrap_or_default();
-    all.into_iter().filter_map(|p| RecvPart::accept(p, None)).collect()
+/// Decodes the parts of a payload; `None` if they are malformed.
+fn parts(bytes: &[u8]) -> Option<Vec<RecvPart>> {
+    let all = Part::read_all(&mut Cursor::new(bytes)).ok()?;
+    all.into_iter().map(|p| RecvPart::accept(p, None)).collect()
 }

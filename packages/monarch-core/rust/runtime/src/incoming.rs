@@ -8,11 +8,12 @@ use std::sync::Arc;
 
 use net::sys::Descriptors;
 use net::{Arena, Link, LinkHandler, RecvPart};
+use wire::cursor::DecodeError;
 use wire::frame::FRAME_FRAGMENT;
 use wire::{Control, Frame, Part, ProcUid, Reply, Route, Status, part_fragment};
 
-use crate::calls::Calls;
 use crate::calls::pending_call::Outcome;
+use crate::calls::{Calls, INCOMPLETE};
 use crate::cast::CAST_ANSWER;
 use crate::caster::Caster;
 use crate::ends::Ends;
@@ -28,9 +29,6 @@ use crate::streams::Streams;
 use crate::system::{LINES, SystemEvent, SystemQueue, UNSHOWN};
 use crate::transfers::assembly::parts_of;
 use crate::transfers::offers::{Offers, PullError, Pulled};
-
-/// The reason for a caller whose answer lost parts.
-const INCOMPLETE: &[u8] = b"parts of the answer were lost on the way";
 
 /// The handler of the frames of one process.
 pub struct Frames {
@@ -78,7 +76,9 @@ impl Frames {
                     agent.printed(kind, &body);
                 }
             }
-            Control::System { kind, call_id, body } => self.system.push(SystemEvent::Request { from, kind, call_id, body }),
+            Control::System { kind, call_id, body } => {
+                SystemEvent::of_request(from, kind, call_id, body).into_iter().for_each(|e| self.system.push(e));
+            }
             Control::ProcsEnded { ends } => {
                 if let Some(agent) = roles.agent() {
                     agent.owners_ended(&ends);
@@ -141,7 +141,7 @@ impl Frames {
             Some(Ok((number, part))) => {
                 self.on_part(head.from, number, RecvPart::accept(part, Some(link)).unwrap_or_else(RecvPart::lost));
             }
-            Some(Err(_)) => {}
+            Some(Err(_)) => events::frame_refused(head.from.0, b"part", body.len() as u64),
             None => self.on_routed(head, body),
         }
     }
@@ -155,8 +155,8 @@ impl Frames {
                 if let Some(run) = peer.add_fragment(&frame[1..]) {
                     self.on_run(&peer, &Arc::new(run));
                 }
-            } else if let Ok(frame) = Frame::decode(frame) {
-                self.on_remote_frame(&peer, frame);
+            } else {
+                self.on_decoded(&peer, Frame::decode(frame), frame.len());
             }
         }
     }
@@ -166,9 +166,15 @@ impl Frames {
         let mut at = 0;
         for frame in wire::routed::Frames::of(run) {
             at += 4 + frame.len();
-            if let Ok(frame) = Frame::decode_within(run, at - frame.len()..at) {
-                self.on_remote_frame(peer, frame);
-            }
+            self.on_decoded(peer, Frame::decode_within(run, at - frame.len()..at), frame.len());
+        }
+    }
+
+    /// Takes a frame from another host, or drops it if it is malformed.
+    fn on_decoded(&self, peer: &Peer, frame: Result<Frame, DecodeError>, len: usize) {
+        match frame {
+            Ok(frame) => self.on_remote_frame(peer, frame),
+            Err(_) => events::frame_refused(peer.uid.0, b"frame", len as u64),
         }
     }
 

@@ -11,6 +11,7 @@
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 
+use wire::exit::ProcEnd;
 use wire::{MailboxId, ProcUid};
 
 /// The owner of a mesh.
@@ -207,12 +208,20 @@ impl Supervision {
 
     /// Takes the failure of an actor whose mesh this process owns.
     pub fn member_failed(&mut self, about: Member) -> Vec<Action> {
-        if !self.meshes.contains_key(&about.mesh) {
+        // A rank that the mesh does not have is the fault of the reporting process.
+        if self.meshes.get(&about.mesh).is_none_or(|m| about.rank as usize >= m.procs.len()) {
             return vec![];
         }
         let mut actions = vec![Action::Mark(about)];
         self.notify(about, &mut actions);
         actions
+    }
+
+    /// Takes the ends of procs that have one cause, as their agents report them.
+    pub fn ends_reported(&mut self, ends: &[(ProcUid, &ProcEnd)]) -> Vec<Action> {
+        let stopped: Vec<_> = ends.iter().map(|(proc, end)| (*proc, end.reason.is_stop())).collect();
+        let cleaning: Vec<_> = ends.iter().flat_map(|(proc, end)| end.cleaning.iter().map(|mesh| (*proc, *mesh))).collect();
+        self.procs_died(&stopped, &cleaning)
     }
 
     /// Takes the end of procs that have one cause. The flag of a proc is true if the proc was stopped.

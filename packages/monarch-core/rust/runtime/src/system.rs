@@ -10,8 +10,11 @@ use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError};
 
 use net::Waiter;
 use wire::control::DrainLimits;
+use wire::cursor::{Cursor, DecodeError};
 use wire::exit::ProcEnd;
 use wire::{CallId, MailboxId, ProcUid};
+
+use crate::supervision::Member;
 
 /// An event for the audit log, such as a join or a refused connection.
 pub struct Audit {
@@ -37,6 +40,13 @@ pub enum SystemEvent {
     /// Processes have ended, of one cause.
     ProcsEnded {
         ends: Vec<(ProcUid, ProcEnd)>,
+    },
+    /// An actor of a mesh that this process owns has failed.
+    ActorFailed {
+        from: ProcUid,
+        member: Member,
+        /// The failure, which this crate does not interpret.
+        failure: Vec<u8>,
     },
     Request {
         from: ProcUid,
@@ -86,14 +96,39 @@ pub enum SystemEvent {
 }
 
 impl SystemEvent {
+    /// The event of a request that has arrived; `None` if the request is malformed. A malformed request is recorded.
+    pub(crate) fn of_request(from: ProcUid, kind: u16, call_id: CallId, body: Vec<u8>) -> Option<Self> {
+        if kind != FAILURE {
+            return Some(SystemEvent::Request { from, kind, call_id, body });
+        }
+        match decode_failure(&body) {
+            Ok((member, failure)) => Some(SystemEvent::ActorFailed { from, member, failure: failure.to_vec() }),
+            Err(_) => {
+                events::frame_refused(from.0, b"failure", body.len() as u64);
+                None
+            }
+        }
+    }
+
     /// True if the event must be handled before any message that arrives after it.
     fn is_failure(&self) -> bool {
-        matches!(self, SystemEvent::ProcsEnded { .. } | SystemEvent::Request { kind: FAILURE, .. })
+        matches!(self, SystemEvent::ProcsEnded { .. } | SystemEvent::ActorFailed { .. })
     }
 }
 
-/// The request that reports a failed actor to the owner of its mesh.
-pub const FAILURE: u16 = 1;
+/// The request that reports a failed actor to the owner of its mesh. Its body: the mesh, the rank, the failure.
+pub(crate) const FAILURE: u16 = 1;
+
+/// The body of a report of a failed actor.
+pub(crate) fn encode_failure(member: Member, failure: &[u8]) -> Vec<u8> {
+    [&member.mesh.0.to_le_bytes()[..], &member.rank.to_le_bytes(), failure].concat()
+}
+
+fn decode_failure(body: &[u8]) -> Result<(Member, &[u8]), DecodeError> {
+    let mut c = Cursor::new(body);
+    let member = Member { mesh: MailboxId(c.u64()?), rank: c.u32()? };
+    Ok((member, c.take(c.remaining())?))
+}
 
 /// The request that reports an undeliverable message to its sender. Its body: the sender's mailbox, the receiver's mailbox, the reason.
 pub const UNDELIVERABLE: u16 = 2;
@@ -170,5 +205,30 @@ impl SystemQueue {
         while self.failures_in_flight() > 0 && !self.over.load(Ordering::Acquire) {
             held = self.settled.1.wait(held).unwrap_or_else(PoisonError::into_inner);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MEMBER: Member = Member { mesh: MailboxId(7), rank: 3 };
+
+    fn event(body: Vec<u8>) -> Option<SystemEvent> {
+        SystemEvent::of_request(ProcUid(9), FAILURE, CallId::NONE, body)
+    }
+
+    #[test]
+    fn failure_report_becomes_a_failure() {
+        let Some(SystemEvent::ActorFailed { from, member, failure }) = event(encode_failure(MEMBER, b"why")) else {
+            panic!("another event")
+        };
+        assert_eq!((from, member, &failure[..]), (ProcUid(9), MEMBER, &b"why"[..]));
+    }
+
+    #[test]
+    fn report_without_its_rank_is_dropped() {
+        let body = encode_failure(MEMBER, b"");
+        assert!((0..body.len()).all(|len| event(body[..len].to_vec()).is_none()));
     }
 }

@@ -481,6 +481,7 @@ fn rank_is_reported_once() {
     s.created(MailboxId(1), Owner::Process, Kind::Actors, vec![uid(1), uid(2)]);
     assert_eq!(s.member_failed(member(1, 0)), [Action::Mark(member(1, 0)), Action::Notify(member(1, 0))]);
     assert_eq!(s.member_failed(member(1, 0)), [Action::Mark(member(1, 0))]);
+    assert_eq!(s.member_failed(member(1, 2)), [], "the mesh has no such rank");
     assert_eq!(s.procs_ended(&[(uid(1), false)]), []);
     assert_eq!(s.procs_ended(&[(uid(2), false)]), [Action::Mark(member(1, 1)), Action::Notify(member(1, 1))]);
 }

@@ -4,18 +4,15 @@ use std::sync::Arc;
 
 use net::Poller;
 use runtime::SystemEvent;
-use runtime::system::{FAILURE, SystemQueue};
+use runtime::supervision::Member;
+use runtime::system::SystemQueue;
 use wire::exit::ProcEnd;
-use wire::{CallId, ExitReason, ProcUid};
+use wire::{CallId, ExitReason, MailboxId, ProcUid};
 
 fn ended(uid: u64) -> SystemEvent {
     let end =
         ProcEnd { pid: 1, started: true, host: "h".into(), reason: ExitReason::Returned, cleaning: vec![], output: vec![], recent: vec![] };
     SystemEvent::ProcsEnded { ends: vec![(ProcUid(uid), end)] }
-}
-
-fn request(kind: u16) -> SystemEvent {
-    SystemEvent::Request { from: ProcUid(1), kind, call_id: CallId::NONE, body: vec![] }
 }
 
 #[test]
@@ -33,9 +30,10 @@ fn events_come_in_order() {
 fn only_failures_are_in_flight() {
     let q = SystemQueue::default();
     q.push(SystemEvent::StopProc { grace_ms: 0, drain: None, reason: String::new() });
-    q.push(request(FAILURE + 1));
+    q.push(SystemEvent::Request { from: ProcUid(1), kind: 7, call_id: CallId::NONE, body: vec![] });
     q.settle();
-    q.push(request(FAILURE));
+    let member = Member { mesh: MailboxId(1), rank: 0 };
+    q.push(SystemEvent::ActorFailed { from: ProcUid(1), member, failure: vec![] });
     q.push(ended(3));
     assert_eq!(q.failures_in_flight(), 2);
     q.failure_handled();

@@ -48,6 +48,11 @@ impl ExitReason {
         }
     }
 
+    /// True if the process was stopped, which is no failure.
+    pub fn is_stop(&self) -> bool {
+        matches!(self, ExitReason::Stopped(_))
+    }
+
     pub fn exit_code(&self) -> Option<i32> {
         if let ExitReason::ExitCode(code) = self { Some(*code) } else { None }
     }

@@ -5,7 +5,6 @@ __all__ = [
     "ERROR",
     "EXPLICIT_PORT",
     "FAILED",
-    "FAILURE",
     "FIRST_ERROR",
     "GATHER",
     "NO_ANSWER",
@@ -37,6 +36,5 @@ PROC_ENDED: int
 CLOSED: int
 UNDELIVERED: int
 
-# Requests that the native runtime sends, too.
-FAILURE: int
+# A request that only the native runtime sends.
 UNDELIVERABLE: int

@@ -1,6 +1,6 @@
 """The events that the housekeeping thread of a process receives: one class for each kind."""
 
-from typing import TypeAlias, final
+from typing import final
 
 __all__ = [
     "ActorFailed",
@@ -75,6 +75,8 @@ class SpawnActor:
     """A request to spawn an actor in this process."""
 
     @property
+    def sender(self) -> int: ...
+    @property
     def mailbox(self) -> int: ...
     @property
     def spec(self) -> bytes: ...
@@ -90,23 +92,23 @@ class StopProc:
 
 @final
 class ProcsEnded:
-    """Processes that have ended for one cause, and the actions to take."""
+    """Processes that have ended for one cause."""
 
     @property
     def ends(self) -> list[tuple[int, ProcessEnd]]: ...
-    @property
-    def actions(self) -> list[_Action]: ...
 
 @final
 class ActorFailed:
-    """An actor of a mesh that this process owns has failed. The event has the actions to take."""
+    """An actor of a mesh that this process owns has failed, according to the process `sender`."""
 
+    @property
+    def sender(self) -> int: ...
     @property
     def mesh(self) -> int: ...
     @property
-    def failure(self) -> bytes: ...
+    def rank(self) -> int: ...
     @property
-    def actions(self) -> list[_Action]: ...
+    def failure(self) -> bytes: ...
 
 @final
 class SystemRequest:
@@ -236,6 +238,3 @@ class Orphan:
 
     @property
     def actor(self) -> int: ...
-
-# The possible actions for a failure.
-_Action: TypeAlias = Mark | Notify | Ask | Fail | Orphan

@@ -12,7 +12,7 @@ from _thread import get_ident
 
 from monarch._core._native import ActorMailbox, begin_trace, set_thread_sender
 from monarch._core._native.events import actor_end
-from monarch._core._native.protocol import ERROR, EXPLICIT_PORT, FAILED, FAILURE, STOP, TRACED
+from monarch._core._native.protocol import ERROR, EXPLICIT_PORT, FAILED, STOP, TRACED
 from monarch._core.actor.end_text import end_text
 from monarch._core.actor.events import EVENT_ABORT, EVENT_END, EVENT_FAILURE, EVENT_UNDELIVERABLE, aborted
 from monarch._core.call.actor import UNDELIVERABLE, Actor, ActorClass, actor_class
@@ -31,7 +31,7 @@ from monarch._core.process.process import LocalProcess
 from monarch._core.process.provided import provided
 from monarch._core.process.runtime_log import INFO, WARN, event, failure_event
 from monarch._core.shape.shape import Extent, Point
-from monarch._core.supervise.supervision import CANCEL_TIME
+from monarch._core.supervise.supervision import CANCEL_TIME, stop_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -399,8 +399,7 @@ class LocalActor:
         self.process.meshes.supervision.actor_over(self.info.uid)
         failure_event("actor.fail", WARN, self.failure, self.info.creator)
         wire = self.failure.to_wire()
-        body = self.info.uid.to_bytes(8, "little") + self.rank.to_bytes(4, "little") + wire
-        self.process.native.request(self.owner_proc, FAILURE, body)
+        self.process.native.report_failure(self.owner_proc, self.info.uid, self.rank, wire)
         self.stop_calls += self.mailbox.close(wire)
         self._fail_owed(wire)
 
@@ -431,7 +430,7 @@ class LocalActor:
         if call is not None:
             self.stop_calls.append(call)
             if self.stopping is None:
-                self.stopping, *self.stop_bounds = marshal.loads(call.raw())
+                self.stopping, self.stop_bounds = stop_of(call)
 
     def stopped_failure(self) -> MeshFailure:
         from monarch._core.call.answer import stopped_failure

@@ -166,7 +166,11 @@ class MeshFailure:
 
     @classmethod
     def from_wire(cls, data: bytes) -> MeshFailure:
-        return cls._from_plain(marshal.loads(data))
+        """The failure of `to_wire`; `ValueError` if the bytes are malformed."""
+        try:
+            return cls._from_plain(marshal.loads(data))
+        except (EOFError, ValueError, TypeError, AttributeError, RecursionError) as e:
+            raise ValueError("a malformed failure") from e
 
     def __reduce__(self) -> tuple[Any, ...]:
         return (failure_from_wire, (self.to_wire(),))

@@ -9,6 +9,7 @@ from __future__ import annotations
 from monarch._core._native.protocol import FAILED, FIRST_ERROR, OK
 from monarch._core.extension.ids import ProcId
 from monarch._core.process.process import BESIDE, KNOWN
+from monarch._core.process.request_fields import number
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -59,11 +60,11 @@ def handle_beside(process: LocalProcess, sender: int, slot: int, body: bytes) ->
     """In an agent, on its housekeeping thread: answers a service with the id of this host in the job in which another host has the given
     id.
     """
-    here = process.native.own_id_beside(int.from_bytes(body, "little"), sender) or 0
+    here = process.native.own_id_beside(number(body), sender) or 0
     process.native.reply(sender, slot, 0, OK, here.to_bytes(8, "little"))
 
 
 def handle_request(process: LocalProcess, sender: int, slot: int, body: bytes) -> None:
     """In an agent, on its housekeeping thread: answers for an unknown process. A known process answers the call itself."""
-    if not process.native.knows(int.from_bytes(body, "little"), sender):
+    if not process.native.knows(number(body), sender):
         process.native.reply(sender, slot, 0, FAILED, UNKNOWN)

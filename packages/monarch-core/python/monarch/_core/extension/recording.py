@@ -26,6 +26,7 @@ from monarch._core.extension.thread import when_done
 from monarch._core.process.current import current_process
 from monarch._core.process.process import RECORDINGS
 from monarch._core.process.recorder import ring_events
+from monarch._core.process.request_fields import fields
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -346,7 +347,7 @@ _graces = 0
 
 def handle_request(process: LocalProcess, sender: int, slot: int, body: bytes) -> None:
     """Answers a process of this host. Called on the housekeeping thread of the host's agent."""
-    change, again, events = marshal.loads(body)
+    change, again, events = fields(body, int, int, int)
     process.native.reply(sender, slot, 0, OK, marshal.dumps(_answer(process, sender, change, again, events)))
 
 

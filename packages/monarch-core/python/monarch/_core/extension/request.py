@@ -17,6 +17,7 @@ from monarch._core.pickle.remote_exception import raised_text
 from monarch._core.process.current import current_process, refuse_in_child
 from monarch._core.process.forked_child import is_child
 from monarch._core.process.process import NAMED
+from monarch._core.process.request_fields import MalformedRequest
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -165,6 +166,8 @@ def _text(raw: bytes) -> str:
 
 def received(process: LocalProcess, sender: int, slot: int, body: bytes) -> None:
     """Handles a received request. Called on the housekeeping thread, which does not wait."""
+    if not body or len(body) <= body[0]:
+        raise MalformedRequest
     end = 1 + body[0]
     request = Request(process, sender, slot, body[1:end].decode(errors="replace"), body[end:])
     try:

@@ -12,6 +12,7 @@ from monarch._core.call.arguments import check_arguments
 from monarch._core.call.future import Future, new_future
 from monarch._core.process.current import current_process
 from monarch._core.process.process import CONTROLLER, LocalProcess
+from monarch._core.process.request_fields import fields
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -96,7 +97,7 @@ def handle_request(process: LocalProcess, sender: int, slot: int, body: bytes) -
     """Handles a look-up, on the client's housekeeping thread."""
     from monarch._core.pickle.pickling import dumps_in_band
 
-    name, payload, arguments = marshal.loads(body)
+    name, payload, arguments = fields(body, str, bytes, bytes)
     try:
         found = _find_or_spawn(process, name, payload, arguments)
     except Exception as e:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from monarch._core.call.runs import each_of
 from monarch._core.process.process import MISSING
+from monarch._core.process.request_fields import MalformedRequest, number
 from monarch._core.process.runtime_log import WARN, event
 
 TYPE_CHECKING = False
@@ -34,7 +35,9 @@ def watch(process: LocalProcess, info: MeshInfo, slot: int, bootstrap: Callable[
 
 def look(process: LocalProcess, body: bytes) -> None:
     """Logs the mesh if it is still not ready. Called on the housekeeping thread."""
-    slot = int.from_bytes(body, "little")
+    slot = number(body)
+    if slot not in process.starting:  # this process sends the request to itself, once
+        raise MalformedRequest
     info, work = process.starting.pop(slot)
     ranks = process.native.unanswered(slot)
     if not ranks or info.stopped is not None:

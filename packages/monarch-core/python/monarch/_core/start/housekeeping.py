@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import marshal
-
 from monarch._core._native import set_runtime_thread
+from monarch._core._native.events import frame_refused
 from monarch._core._native.protocol import FAILED, OK, UNDELIVERABLE
 from monarch._core._native.system import (
     ActorFailed,
@@ -40,6 +39,7 @@ from monarch._core.process.process import (
     WORKSPACE,
     LocalProcess,
 )
+from monarch._core.process.request_fields import MalformedRequest, fields
 from monarch._core.process.root_fault import first_calls
 from monarch._core.supervise.supervision import CANCEL_TIME, actor_failed, drain_bounds, procs_ended
 
@@ -165,16 +165,25 @@ class Housekeeping:
         process, native = self.process, self.process.native
         match event:
             case SpawnActor():
-                from monarch._core.actor.local_spawn import spawn_local
+                from monarch._core.actor.local_spawn import refuse_spawn, spawn_local
                 from monarch._core.debug.hook import install
 
                 install()
-                spawn_local(process, event.mailbox, event.spec)
+                try:
+                    spawn_local(process, event.mailbox, event.spec)
+                except MalformedRequest:
+                    frame_refused(event.sender, "spawn", len(event.spec))
+                    refuse_spawn(process, event.mailbox)
             case SystemRequest():
-                self._request(event.sender, event.kind, event.slot, event.body)
+                try:
+                    self._request(event.sender, event.kind, event.slot, event.body)
+                except MalformedRequest:
+                    frame_refused(event.sender, f"request {event.kind}", len(event.body))
             case ActorFailed():
                 try:
                     actor_failed(process, event)
+                except MalformedRequest:
+                    frame_refused(event.sender, "failure", len(event.failure))
                 finally:
                     native.failure_handled()
             case ProcsEnded():
@@ -232,19 +241,19 @@ class Housekeeping:
         elif kind == WATCH_STOP:
             actor = process.actors.get(int.from_bytes(body[:8], "little"))
             if actor is not None:
-                self.watches.append(StopWatch(actor, *marshal.loads(body[8:])))
+                self.watches.append(StopWatch(actor, *fields(body[8:], str, float | int, float | int)))
         elif kind == OPEN_CONTROL_SOCKET:
             process.control_socket.open(process.peers.job)
             process.native.reply(sender, slot, 0, OK, b"")
         elif kind == LOG_LEVEL:
             import logging
 
-            rank, level = marshal.loads(body)
+            rank, level = fields(body, int, int)
             logging.getLogger().setLevel(level)
             process.native.reply(sender, slot, rank, OK, b"")
         elif kind == AGGREGATE:
             # The output of procs of this machine is on its console anyway.
-            procs, window, viewer, rank = marshal.loads(body)
+            procs, window, viewer, rank = fields(body, list, float | None, int | None, int)
             process.native.aggregate_output(procs, window, sender, slot, rank, viewer)
         elif kind == MISSING:
             from monarch._core.hosts.slow_spawn import look

@@ -7,7 +7,7 @@ Native code detects failures (the end of a link, an exit status, a report of a f
 from __future__ import annotations
 
 from monarch._core._native import Process as NativeProcess
-from monarch._core._native.events import mesh_gone, supervision_delivered
+from monarch._core._native.events import frame_refused, mesh_gone, supervision_delivered
 from monarch._core._native.protocol import ERROR, GATHER, PROC_ENDED
 from monarch._core._native.system import Ask, Mark, Notify, Orphan
 from monarch._core.call.answer import proc_ended_failure
@@ -17,6 +17,7 @@ from monarch._core.config import config
 from monarch._core.errors.errors import SupervisionError
 from monarch._core.errors.failure import MeshFailure
 from monarch._core.process.process import WATCH_STOP
+from monarch._core.process.request_fields import MalformedRequest, fields
 from monarch._core.process.root_fault import root_failed
 from monarch._core.process.runtime_log import WARN, failure_event
 
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import TypeAlias
 
-    from monarch._core._native import PendingCall, Result
+    from monarch._core._native import Call, PendingCall, Result
     from monarch._core._native.system import ActorFailed, Fail, ProcsEnded
     from monarch._core.process.mesh_info import MeshInfo
     from monarch._core.process.owner import Owner
@@ -189,11 +190,25 @@ def stop_body(reason: str, each: float, whole: float) -> bytes:
     return marshal.dumps((reason, each, whole))
 
 
+def stop_of(call: Call) -> tuple[str, list[float]]:
+    """The reason and the bounds of a stop, as `stop_body` has encoded them. A malformed body is recorded; the actor stops nevertheless."""
+    body = call.raw()
+    try:
+        reason, *bounds = fields(body, str, float | int, float | int)
+    except MalformedRequest:
+        frame_refused(call.caller, "stop", len(body))
+        return "stopped", []
+    return reason, bounds
+
+
 def actor_failed(process: LocalProcess, event: ActorFailed) -> None:
     """Handles the report of an actor that has failed, in the process that owns its mesh."""
     if event.mesh in process.meshes.owned:
-        failure = MeshFailure.from_wire(event.failure)
-        _do(process, event.actions, lambda mesh, rank: failure)
+        try:
+            failure = MeshFailure.from_wire(event.failure)
+        except ValueError as e:
+            raise MalformedRequest from e
+        _do(process, process.meshes.supervision.actor_failed(event.mesh, event.rank), lambda mesh, rank: failure)
         _forget_if_over(process, [event.mesh])
 
 
@@ -205,7 +220,7 @@ def procs_ended(process: LocalProcess, event: ProcsEnded) -> None:
         known = mesh.info.failed.get(rank)
         return known or proc_ended_failure(mesh.info, rank, process.peers.ended[mesh.info.procs[rank]])
 
-    _do(process, event.actions, failure)
+    _do(process, process.meshes.supervision.procs_ended(event.ends), failure)
     _forget_if_over(process, process.meshes.supervision.on([uid for uid, _ in event.ends]))
     for uid, end in event.ends:
         owner_ended(process, uid, end)

@@ -6,6 +6,7 @@ import marshal
 
 from monarch._core._native.protocol import GATHER, OK
 from monarch._core.process.process import WORKSPACE, LocalProcess
+from monarch._core.process.request_fields import fields
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -43,7 +44,7 @@ def ask_procs(
 
 def handle_request(process: LocalProcess, sender: int, slot: int, body: bytes) -> None:
     """Handles the notice in a proc, on its housekeeping thread, which must not run code of modules."""
-    rank, places, is_mirrored, reload = marshal.loads(body)
+    rank, places, is_mirrored, reload = fields(body, int, list, bool, bool)
 
     def run() -> None:
         failed: list[Failed] = []

@@ -17,6 +17,7 @@ from monarch._core.config.duration import parse_duration
 from monarch._core.process.current import current_process
 from monarch._core.process.identity import new_uid
 from monarch._core.process.process import DELAY, FAULT, LocalProcess
+from monarch._core.process.request_fields import fields
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -331,6 +332,6 @@ def _delay(process: LocalProcess, procs: list[int], wait_for: list[int]) -> None
 
 def handle_delay(process: LocalProcess, sender: int, slot: int, body: bytes) -> None:
     """Handles a delay in the proc: its links hold frames from now on."""
-    rank, held = marshal.loads(body)
+    rank, held = fields(body, int, int)
     process.native.reply(sender, slot, rank, OK, b"")
     process.native.hold_frames(held)

@@ -27,6 +27,9 @@ use crate::peers::peer::Peer;
 use crate::sync::{read, write};
 use crate::system::{SystemEvent, SystemQueue};
 
+/// The reason for a caller whose answer lost parts.
+pub(crate) const INCOMPLETE: &[u8] = b"parts of the answer were lost on the way";
+
 /// The calls of one process.
 pub struct Calls {
     peers: Arc<Peers>,

@@ -142,7 +142,9 @@ impl Gateway {
     pub(crate) fn cast_of_proc(&self, proc: ProcUid, frame: &[u8]) {
         let Some(node) = self.node() else { return };
         let Some(agent) = node.roles.agent() else { return };
-        let Ok(CastFrame::Cast(cast)) = CastFrame::decode(frame) else { return };
+        let Ok(CastFrame::Cast(cast)) = CastFrame::decode(frame) else {
+            return events::frame_refused(proc.0, b"cast", frame.len() as u64);
+        };
         let Some(job) = agent.job_of(proc).and_then(|here| self.job_by_own_id(here)) else { return };
         if cast.group.source != proc || cast.slice.as_ref().is_some_and(|s| s.root != job.own_id) {
             return;
@@ -156,10 +158,11 @@ impl Gateway {
 
     /// Handles a frame of another host's relay.
     pub(super) fn cast_frame(&self, job: &Arc<Job>, from: ProcUid, frame: &[u8]) {
-        if let Ok(frame) = CastFrame::decode(frame) {
-            self.relay(job, |c, now| c.relay.on_frame(now, from, frame));
-            self.act(job, true);
-        }
+        let Ok(frame) = CastFrame::decode(frame) else {
+            return events::frame_refused(from.0, b"cast", frame.len() as u64);
+        };
+        self.relay(job, |c, now| c.relay.on_frame(now, from, frame));
+        self.act(job, true);
     }
 
     /// The job of the cast that a process of this host answers. The process may take part in the casts of several jobs.
@@ -382,8 +385,12 @@ impl Gateway {
     }
 
     fn deliver_cast(&self, job: &Arc<Job>, d: Delivery) {
-        let (Some(node), Ok(body)) = (self.node(), CastBody::decode(&d.body)) else { return };
-        let Some((count, parts)) = body.parts.split_first_chunk().map(|(n, rest)| (u32::from_le_bytes(*n), rest)) else { return };
+        let Some(node) = self.node() else { return };
+        let decoded = CastBody::decode(&d.body).ok();
+        let Some((body, count, parts)) = decoded.and_then(|b| b.parts.split_first_chunk().map(|(count, parts)| (b, count, parts))) else {
+            return events::frame_refused(d.group.source.0, b"cast", d.body.len() as u64);
+        };
+        let count = u32::from_le_bytes(*count);
         node.peers.route(d.group.source, d.root, job.own_id);
         // This process has another id in each job.
         let member = |proc| if proc == job.own_id { node.uid } else { proc };

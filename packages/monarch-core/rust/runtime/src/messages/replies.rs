@@ -12,7 +12,8 @@ use crate::calls::pending_call::Outcome;
 use crate::cast::CAST_ANSWER;
 use crate::peers::Peers;
 use crate::peers::peer::{Peer, Returned};
-use crate::system::{SystemEvent, SystemQueue, UNDELIVERABLE};
+use crate::supervision::Member;
+use crate::system::{FAILURE, SystemEvent, SystemQueue, UNDELIVERABLE, encode_failure};
 use crate::transfers::payload::{OutPart, Payload, keep};
 
 /// Sends the answers and requests of one process.
@@ -60,10 +61,15 @@ impl Replies {
     /// Sends a request to the Python side of a process.
     pub fn send_system(&self, to: ProcUid, kind: u16, call_id: CallId, body: Vec<u8>) {
         if to == self.peers.uid {
-            self.system.push(SystemEvent::Request { from: to, kind, call_id, body });
+            SystemEvent::of_request(to, kind, call_id, body).into_iter().for_each(|e| self.system.push(e));
         } else {
             self.peers.peer(to).send_control(Control::System { kind, call_id, body });
         }
+    }
+
+    /// Reports to the process `to`, the owner of its mesh, that an actor of this process has failed.
+    pub fn report_failure(&self, to: ProcUid, member: Member, failure: &[u8]) {
+        self.send_system(to, FAILURE, CallId::NONE, encode_failure(member, failure));
     }
 
     /// Reports to the process `to` that a message of its mailbox `sender` was not delivered.

@@ -122,7 +122,8 @@ impl Peer {
     /// Takes a fragment of a run of frames from the process; returns the whole run after its last fragment.
     pub(crate) fn add_fragment(&self, fragment: &[u8]) -> Option<Vec<u8>> {
         // Fragments that do not fit are the fault of their sender, which belongs to the job.
-        lock(&self.gathering).take(fragment, net::sys::advise_huge).ok().flatten()
+        let refused = |_| events::frame_refused(self.uid.0, b"fragment", fragment.len() as u64);
+        lock(&self.gathering).take(fragment, net::sys::advise_huge).map_err(refused).ok().flatten()
     }
 
     /// Takes a frame from another host; returns it if it can be handled now.
