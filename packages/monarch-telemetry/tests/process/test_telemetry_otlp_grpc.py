@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
-from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceResponse
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+from opentelemetry.sdk.resources import Resource
+from opentelemetry.sdk.trace import ReadableSpan
+from opentelemetry.trace import SpanContext
 
-from monarch.telemetry._export.otlp_messages import Request
-from monarch.telemetry._export.otlp_sender import Outcome, Sender
+from monarch.telemetry._export.otlp_sdk import Outcome, SdkExporter
 from monarch.telemetry._export.otlp_settings import read
 
 grpc: Any = pytest.importorskip("grpc")
@@ -42,13 +45,15 @@ def serve(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[Method], str]]:
         server.stop(0).wait(LONG)
 
 
-def transport(port: str, **variables: str) -> Any:
-    from monarch.telemetry._export.otlp_grpc import GrpcTransport
-
+def exporter_to(port: str, **variables: str) -> SdkExporter:
     general = {"OTEL_EXPORTER_OTLP_ENDPOINT": f"http://127.0.0.1:{port}", "OTEL_EXPORTER_OTLP_PROTOCOL": "grpc", **variables}
     settings = read(general)
     assert not settings.problems
-    return GrpcTransport(settings.targets["traces"])
+    return SdkExporter(settings.targets["traces"])
+
+
+def spans() -> list[ReadableSpan]:
+    return [ReadableSpan("step", SpanContext(1, 2, False), resource=Resource({}), start_time=1, end_time=2)]
 
 
 @pytest.mark.parametrize("compression", ["none", "gzip"])
@@ -57,51 +62,47 @@ def test_request_arrives_with_headers(serve: Callable[[Method], str], compressio
 
     def export(request: bytes, context: Any) -> bytes:
         got.append((request, dict(context.invocation_metadata())))
-        answer = ExportTraceServiceResponse()
-        answer.partial_success.rejected_spans = 2
-        return answer.SerializeToString()
+        return b""
 
-    to = transport(serve(export), OTEL_EXPORTER_OTLP_HEADERS="API-Key=x", OTEL_EXPORTER_OTLP_COMPRESSION=compression)
-    sender = Sender("traces", to)
-    sender.offer(Request(b"\x0a\x00", 5))
-    assert sender.close(LONG)
-    assert [request for request, _ in got] == [b"\x0a\x00"] and got[0][1]["api-key"] == "x"
-    assert (sender.status().sent_items, sender.status().rejected_items) == (3, 2)
+    to = exporter_to(serve(export), OTEL_EXPORTER_OTLP_HEADERS="API-Key=x", OTEL_EXPORTER_OTLP_COMPRESSION=compression)
+    assert to.export(spans()) == Outcome()
+    ((body, headers),) = got
+    assert ExportTraceServiceRequest.FromString(body).resource_spans[0].scope_spans[0].spans[0].name == "step"
+    assert headers["api-key"] == "x"
+    to.shutdown()
 
 
-@pytest.mark.parametrize(
-    ("code", "retry"),
-    [
-        ("UNAVAILABLE", True),
-        ("DEADLINE_EXCEEDED", True),
-        ("INVALID_ARGUMENT", False),
-        ("UNIMPLEMENTED", False),
-        ("RESOURCE_EXHAUSTED", False),
-    ],
-)
-def test_status_decides_about_another_try(serve: Callable[[Method], str], code: str, retry: bool) -> None:
+@pytest.mark.parametrize(("code", "is_transient"), [("UNAVAILABLE", True), ("INVALID_ARGUMENT", False), ("UNIMPLEMENTED", False)])
+def test_status_decides_about_another_try(serve: Callable[[Method], str], code: str, is_transient: bool) -> None:
+    calls: list[bytes] = []
+
     def export(request: bytes, context: Any) -> bytes:
+        calls.append(request)
         context.abort(grpc.StatusCode[code], "reason")
         raise AssertionError("abort raises")
 
-    to = transport(serve(export))
-    assert to.send(b"") == Outcome(f"gRPC status {code}: reason", retry)
-    to.close()
+    to = exporter_to(serve(export), OTEL_EXPORTER_OTLP_TIMEOUT="1500")
+    # Twice: the SDK hides repeated records.
+    for _ in range(2):
+        outcome = to.export(spans())
+        assert code in outcome.error and "reason" in outcome.error and outcome.transient == is_transient
+    assert len(calls) == (4 if is_transient else 2)
+    to.shutdown()
 
 
-def test_exhausted_receiver_with_retry_details_is_retried(serve: Callable[[Method], str]) -> None:
+def test_shutdown_ends_an_export(serve: Callable[[Method], str]) -> None:
+    came, over, outcomes = threading.Event(), threading.Event(), list[Outcome]()
+
     def export(request: bytes, context: Any) -> bytes:
-        context.set_trailing_metadata((("grpc-status-details-bin", b"\x1a\x29\x0a\x27type.googleapis.com/google.rpc.RetryInfo"),))
-        context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, "later")
-        raise AssertionError("abort raises")
+        came.set()
+        over.wait(LONG)
+        return b""
 
-    to = transport(serve(export))
-    assert to.send(b"").retry
-    to.close()
-
-
-def test_closed_channel_is_an_outcome(serve: Callable[[Method], str]) -> None:
-    to = transport(serve(lambda request, context: b""))
-    assert to.send(b"") == Outcome()
-    to.abort()
-    assert to.send(b"").error and "127.0.0.1" in to.shown
+    to = exporter_to(serve(export), OTEL_EXPORTER_OTLP_TIMEOUT="1h")
+    thread = threading.Thread(target=lambda: outcomes.append(to.export(spans())))
+    thread.start()
+    assert came.wait(LONG)
+    to.shutdown()
+    thread.join(LONG)
+    over.set()
+    assert outcomes[0].error and "127.0.0.1" in to.shown

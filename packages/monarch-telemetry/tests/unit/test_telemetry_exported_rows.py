@@ -14,8 +14,9 @@ from monarch.telemetry._arrow import pa
 from monarch.telemetry._collector.exporting import Exporting
 from monarch.telemetry._collector.keeping import Keeping
 from monarch.telemetry._collector.options import Options
-from monarch.telemetry._export.otlp import ExportStatus, OtlpExporter
-from monarch.telemetry._export.otlp_sender import Status
+from monarch.telemetry._export.otlp import OtlpExporter
+from monarch.telemetry._export.otlp_pipeline import Status
+from monarch.telemetry._export.otlp_settings import Signal
 from monarch.telemetry._sql.context import Session
 from monarch.telemetry._tables.catalog import TABLES
 from monarch.telemetry.errors import TelemetryError
@@ -50,8 +51,8 @@ class Exporter:
             raise self._error
         self.tables += rows
 
-    def status(self) -> ExportStatus:
-        return ExportStatus({"logs": Status(0, 0, 0, 0, 0, 0, 0, self._problem)}, 0, 0, 0, 0, 0)
+    def status(self) -> dict[Signal, Status]:
+        return {"logs": Status(0, 0, 0, 0, 0, 0, 0, self._problem)}
 
     def close(self, timeout: float) -> bool:
         self.closed += 1

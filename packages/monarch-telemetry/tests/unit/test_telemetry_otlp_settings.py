@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 from pathlib import Path
 
 import pytest
@@ -134,14 +133,14 @@ def test_samplers() -> None:
 
 
 def test_grpc_without_its_library_names_the_pip_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(otlp_settings, "find_spec", lambda _: None)
+    monkeypatch.setattr(otlp_settings, "is_installed", lambda _: False)
     found = read({**ENDPOINT, "OTEL_EXPORTER_OTLP_PROTOCOL": "grpc"})
     assert {target.protocol for target in found.targets.values()} == {"http/protobuf"}
-    assert len(found.problems) == 1 and "pip install grpcio" in found.problems[0]
+    assert len(found.problems) == 1 and "monarch-telemetry[otel-grpc]" in found.problems[0]
 
 
 def test_grpc_endpoint_may_have_no_scheme(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(otlp_settings, "find_spec", lambda _: importlib.util.find_spec("json"))
+    monkeypatch.setattr(otlp_settings, "is_installed", lambda _: True)
     asked = {"OTEL_EXPORTER_OTLP_ENDPOINT": "collector:4317", "OTEL_EXPORTER_OTLP_PROTOCOL": "grpc"}
     assert read(asked).targets["logs"].url == "https://collector:4317/"
     assert read({**asked, "OTEL_EXPORTER_OTLP_INSECURE": "true"}).targets["logs"].url == "http://collector:4317/"

@@ -195,8 +195,10 @@ class Exporting:
                 self._answered[name] = given, answers[name]
         self._write(computed({source.name: answers[source.name] for source in SOURCES}, window, resource).items())
         if self._clock() >= self._memory_due:
-            self._memory_due = self._clock() + options.memory_interval_secs
             living = {place.name: place.pid for place in self._keeping.ingest.places.living().values() if place.name and place.pid}
+            if living:
+                # A collector has no processes until their first events arrive.
+                self._memory_due = self._clock() + options.memory_interval_secs
             self._write(process_memory(living, self._host, window, resource).items())
 
     def _write(self, rows: Iterable[tuple[str, Any]]) -> None:
@@ -206,16 +208,13 @@ class Exporting:
     def _look_at_exporter(self) -> None:
         if self._exporter is None:
             return
-        status = self._exporter.status()
-        for signal, one in status.signals.items():
+        for signal, one in self._exporter.status().items():
             if one.error:
                 self._state(signal, one.error)
-            elif one.dropped_items or one.rejected_items:
-                self._state(signal, f"{one.dropped_items} rows were dropped, {one.rejected_items} rejected by the receiver")
-        if status.broken:
-            self._state("rows", "rows could not be encoded")
-        if status.dropped:
-            self._state("room", f"{status.dropped} rows had no room before they were encoded")
+            elif one.dropped_rows or one.rejected_items:
+                self._state(signal, f"{one.dropped_rows} rows were dropped, {one.rejected_items} rejected by the receiver")
+            if one.broken:
+                self._state("rows", "rows could not be mapped to OpenTelemetry")
 
     def _guarded(self, what: str, action: Callable[[], Any]) -> None:
         try:

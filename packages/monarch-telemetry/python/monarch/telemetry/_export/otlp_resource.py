@@ -6,15 +6,19 @@ replaces both.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Mapping
 from os import environ
 from pathlib import Path
+from threading import Lock
 from typing import Any
 
 from monarch.telemetry._tables.metrics import SDK
 
 # Late rows may refer to ended processes; as many are kept as in the tables of entities.
 _KEPT = 20_000
+# Batches that wait for an `update`: while a receiver is gone there may be none.
+_MOST_OFFERED = 100
 _NAMESPACE_FILE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
 _LONGEST_NAME = 253
 
@@ -37,7 +41,7 @@ def kubernetes(environment: Mapping[str, str] = environ, namespace_file: Path = 
 
 
 class Resources:
-    """Attributes by process. Fed with the rows of `hosts`, `procs` and `meshes`; one thread at a time."""
+    """Attributes by process, from the rows of `hosts`, `procs` and `meshes`. Any thread."""
 
     def __init__(self, base: Mapping[str, Any], replaced: Mapping[str, Any] | None = None) -> None:
         """`base`: such as `host.name` and `monarch.job`; `replaced`: OtlpSettings.resource."""
@@ -48,6 +52,20 @@ class Resources:
         # By proc: host, mesh, rank, pid.
         self._procs: dict[int, tuple[int, int, int, int]] = {}
         self._by_pid: dict[int, int] = {}
+        self._offered: deque[tuple[str, Any]] = deque()
+        self._lock = Lock()
+
+    def offer(self, table: str, batch: Any) -> None:
+        """Takes the rows of a table for the next `update`."""
+        self._offered.append((table, batch))
+        if len(self._offered) > _MOST_OFFERED:
+            self.update()
+
+    def update(self) -> None:
+        """Adds what was offered."""
+        with self._lock:
+            while self._offered:
+                self.add(*self._offered.popleft())
 
     def add(self, table: str, batch: Any) -> None:
         """Rows of a table as a `pyarrow.RecordBatch`; tables that have no processes are left out."""

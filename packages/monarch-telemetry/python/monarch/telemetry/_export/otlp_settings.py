@@ -19,7 +19,8 @@ Signal = Literal["traces", "metrics", "logs"]
 SIGNALS: tuple[Signal, ...] = ("traces", "metrics", "logs")
 Protocol = Literal["http/protobuf", "grpc"]
 Temporality = Literal["cumulative", "delta", "lowmemory"]
-GRPC_HINT = "pip install grpcio"
+GRPC_HINT = "pip install 'monarch-telemetry[otel-grpc]'"
+EXPORTERS = "opentelemetry.exporter.otlp.proto"
 _LONGEST_S = 24 * 3600.0
 _C = TypeVar("_C", bound=str)
 _TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
@@ -44,7 +45,7 @@ VARIABLES = (
         "URL of the receiver; `/v1/traces`, `/v1/metrics`, `/v1/logs` are added to it, not to those of a signal",
         True,
     ),
-    Variable(f"{_OTLP}PROTOCOL", "http/protobuf", "`http/protobuf`, or `grpc` where grpcio is installed", True),
+    Variable(f"{_OTLP}PROTOCOL", "http/protobuf", "`http/protobuf`, or `grpc` with the extra `otel-grpc`", True),
     Variable(f"{_OTLP}HEADERS", "", "headers of each request, as `name=value,name=value`; values may be percent-encoded", True),
     Variable(f"{_OTLP}TIMEOUT", "10000", "time limit of a request, in milliseconds", True),
     Variable(f"{_OTLP}COMPRESSION", "none", "`gzip` or `none`", True),
@@ -327,9 +328,13 @@ class _Environment:
         name = self._named(signal, "PROTOCOL")[0]
         if self.choice(name, "http/protobuf", ("http/protobuf", "grpc")) != "grpc":
             return "http/protobuf"
-        if find_spec("grpc") is not None:
+        if is_installed(f"{EXPORTERS}.grpc"):
             return "grpc"
-        self.problem(name, f"grpc needs the library grpcio (`{GRPC_HINT}`)", "http/protobuf is taken, for which collectors have port 4318")
+        self.problem(
+            name,
+            f"grpc needs the library opentelemetry-exporter-otlp-proto-grpc (`{GRPC_HINT}`)",
+            "http/protobuf is taken, for which collectors have port 4318",
+        )
         return "http/protobuf"
 
     def _split(self, name: str, endpoint: str, protocol: Protocol) -> tuple[str, str, str, str, str] | None:
@@ -371,6 +376,14 @@ class _Environment:
             self.problem(name, f"there is no file {path!r} that can be read", taken)
             return None
         return path or None
+
+
+def is_installed(module: str) -> bool:
+    """Whether a module of a namespace is there, without an import of it."""
+    try:
+        return find_spec(module) is not None
+    except ModuleNotFoundError:  # a package around it
+        return False
 
 
 _N = TypeVar("_N", int, None)

@@ -21,12 +21,11 @@ _OPEN = 50_000
 _KNOWN = 100_000
 _DEEPEST = 200
 KINDS = {"internal": 1, "server": 2, "client": 3, "producer": 4, "consumer": 5}
-STATUSES = {"ok": 1, "error": 2}
 
 
 @dataclass(slots=True)
 class Span:
-    """A span; times in microseconds, ids as they go into messages, `parent` empty for an outermost one."""
+    """A span; times in microseconds, ids as they are exported, `parent` 0 for an outermost one."""
 
     process: int
     number: int
@@ -46,7 +45,7 @@ class Span:
     sampled: bool = False
     has_context: bool = False
     kind: int = 1
-    parent: bytes = b""
+    parent: int = 0
 
     @property
     def is_complete(self) -> bool:

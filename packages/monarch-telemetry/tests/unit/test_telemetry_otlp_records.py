@@ -1,4 +1,4 @@
-"""Rows as OTLP: decoded with opentelemetry-proto, field by field."""
+"""Rows as OTLP: encoded by the SDK, decoded with opentelemetry-proto, field by field."""
 
 from __future__ import annotations
 
@@ -9,12 +9,16 @@ import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest
-from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
-from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+from opentelemetry._logs import LogRecord
+from opentelemetry.exporter.otlp.proto.common._log_encoder import encode_logs
+from opentelemetry.exporter.otlp.proto.common.metrics_encoder import encode_metrics
+from opentelemetry.exporter.otlp.proto.common.trace_encoder import encode_spans
+from opentelemetry.sdk._logs import ReadableLogRecord
+from opentelemetry.sdk.resources import Resource
 
-from monarch.telemetry._export.otlp_messages import Encoder
+from monarch.telemetry._export.otlp_records import LogMapper, MetricMapper, SpanMapper
 from monarch.telemetry._export.otlp_resource import Resources, kubernetes
+from monarch.telemetry._export.otlp_settings import read
 from monarch.telemetry._export.otlp_spans import Span
 from monarch.telemetry._export.otlp_values import Attributes, span_id
 from monarch.telemetry._tables.catalog import TABLES
@@ -32,12 +36,18 @@ def batch(table: str, *rows: dict[str, Any]) -> Any:
     return pa.RecordBatch.from_pylist(filled, schema=one.schema())
 
 
-def encoder(*, count: int = 128, length: int | None = None, replaced: dict[str, str] | None = None) -> Encoder:
-    resources = Resources({"host.name": "node-1", "monarch.job": "train"}, replaced)
-    resources.add("hosts", batch("hosts", {"host_id": 9, "name": "node-2"}))
-    resources.add("meshes", batch("meshes", {"id": 4, "given_name": "trainers"}))
-    resources.add("procs", batch("procs", {"proc_id": 1, "host_id": 9, "mesh_id": 4, "rank": 3, "pid": 1234}))
-    return Encoder(resources, Attributes(count, length))
+class Mapping:
+    """The mappers of a collector with one proc."""
+
+    def __init__(self, replaced: str = "", **variables: str) -> None:
+        settings = read({**variables, "OTEL_RESOURCE_ATTRIBUTES": replaced})
+        chosen = settings.resource if replaced else {}
+        resources = Resources({"host.name": "node-1", "monarch.job": "train"}, chosen)
+        resources.add("hosts", batch("hosts", {"host_id": 9, "name": "node-2"}))
+        resources.add("meshes", batch("meshes", {"id": 4, "given_name": "trainers"}))
+        resources.add("procs", batch("procs", {"proc_id": 1, "host_id": 9, "mesh_id": 4, "rank": 3, "pid": 1234}))
+        self.spans, self.logs = SpanMapper(settings, resources), LogMapper(settings, resources)
+        self.metrics = MetricMapper(settings, resources, lambda: 0)
 
 
 def value(one: Any) -> Any:
@@ -58,10 +68,8 @@ def the(items: Any) -> Any:
     return one
 
 
-def traces(*spans: Span, by: Encoder | None = None) -> Any:
-    body, items = (by or encoder()).traces(spans)
-    assert items == len(spans)
-    return ExportTraceServiceRequest.FromString(body)
+def traces(*spans: Span, by: Mapping | None = None) -> Any:
+    return encode_spans((by or Mapping()).spans.spans(spans))
 
 
 def span(number: int = 1, **more: Any) -> Span:
@@ -82,10 +90,14 @@ def test_span_has_ids_times_and_its_resource() -> None:
     scope = the(resource.scope_spans)
     one = the(scope.spans)
     assert scope.scope.name == "app" and one.name == "work" and one.kind == one.SPAN_KIND_INTERNAL
-    assert one.trace_id.hex() == "4bf92f3577b34da6a3ce929d0e0e4736" and one.span_id == span_id(1, 1) and one.parent_span_id == b""
+    assert (
+        one.trace_id.hex() == "4bf92f3577b34da6a3ce929d0e0e4736"
+        and int.from_bytes(one.span_id, "big") == span_id(1, 1)
+        and one.parent_span_id == b""
+    )
     assert (one.start_time_unix_nano, one.end_time_unix_nano) == (100_000, 900_000)
     assert plain(one.attributes) == {"thread.name": "7", "code.file.path": "a.py", "code.line.number": 3, "step": 4}
-    assert one.status.code == 0 and not one.links and one.flags == 1
+    assert one.status.code == 0 and not one.links and one.flags == 0x100
 
 
 def test_reserved_fields_are_status_and_links() -> None:
@@ -95,19 +107,19 @@ def test_reserved_fields_are_status_and_links() -> None:
         "otel.status_description": "boom",
         "otel.links": [{"trace_id": f"{TRACE:032x}", "span_id": f"{WIRE:016x}"}, {"trace_id": "?"}, 3],
     }
-    by = encoder()
+    by = Mapping()
     one = the(the(the(traces(span(fields=fields, kind=2), by=by).resource_spans).scope_spans).spans)
     assert (one.kind, one.status.code, one.status.message) == (one.SPAN_KIND_SERVER, 2, "boom")
     assert [(link.trace_id.hex(), link.span_id.hex()) for link in one.links] == [(f"{TRACE:032x}", f"{WIRE:016x}")]
-    assert not one.attributes and by.malformed == 1
+    assert not one.attributes and by.spans.malformed == 1
 
 
 def test_receiver_span_of_a_cast_links_the_sender() -> None:
     parent = span_id(2, WIRE)
     one = the(the(the(traces(span(kind=5, around=(2, WIRE), parent=parent)).resource_spans).scope_spans).spans)
-    assert one.kind == one.SPAN_KIND_CONSUMER and one.parent_span_id == parent
-    assert (the(one.links).trace_id, the(one.links).span_id) == (one.trace_id, parent)
-    assert one.flags == 0x301
+    assert one.kind == one.SPAN_KIND_CONSUMER and int.from_bytes(one.parent_span_id, "big") == parent
+    assert (the(one.links).trace_id, the(one.links).span_id) == (one.trace_id, one.parent_span_id)
+    assert one.flags == 0x300
 
 
 def test_spans_of_one_process_and_target_are_together() -> None:
@@ -125,15 +137,20 @@ def test_span_that_ends_early_has_no_duration() -> None:
 
 def test_limits_of_attributes_are_counted() -> None:
     fields = {"a": "x" * 50, "b": 2, "c": 3}
-    one = the(the(the(traces(span(fields=fields), by=encoder(count=2, length=5)).resource_spans).scope_spans).spans)
+    one = the(
+        the(
+            the(
+                traces(
+                    span(fields=fields), by=Mapping(OTEL_ATTRIBUTE_COUNT_LIMIT="2", OTEL_ATTRIBUTE_VALUE_LENGTH_LIMIT="5")
+                ).resource_spans
+            ).scope_spans
+        ).spans
+    )
     assert plain(one.attributes) == {"a": "xxxxx", "b": 2} and one.dropped_attributes_count == 1
 
 
-def logs(by: Encoder | None = None, /, **rows: Any) -> Any:
-    body, items = (by or encoder()).logs({table: [one] for table, one in rows.items()})
-    request = ExportLogsServiceRequest.FromString(body)
-    assert items == sum(len(scope.log_records) for resource in request.resource_logs for scope in resource.scope_logs)
-    return request
+def logs(by: Mapping | None = None, /, **rows: Any) -> Any:
+    return encode_logs((by or Mapping()).logs.records({table: [one] for table, one in rows.items()}))
 
 
 def test_line_has_stream_severity_and_trace() -> None:
@@ -154,7 +171,7 @@ def test_line_has_stream_severity_and_trace() -> None:
     one = the(scope.log_records)
     assert scope.scope.name == "app.train" and one.body.string_value == "slow"
     assert (one.severity_number, one.severity_text, one.time_unix_nano) == (13, "WARNING", 5000)
-    assert one.trace_id.hex() == f"{TRACE:032x}" and one.span_id == span_id(1, 1) and one.flags == 1
+    assert one.trace_id.hex() == f"{TRACE:032x}" and int.from_bytes(one.span_id, "big") == span_id(1, 1) and one.flags == 1
     assert plain(one.attributes) == {
         "monarch.stream": "logging",
         "monarch.proc": "trainers-3",
@@ -200,9 +217,9 @@ def test_events_failures_and_audit_are_named_records() -> None:
     assert found["monarch.audit"].body.string_value == "kill job: refused" and found["monarch.audit"].severity_number == 13
 
 
-def metrics(by: Encoder | None = None, /, **rows: Any) -> Any:
-    body, items = (by or encoder()).metrics({table: [one] for table, one in rows.items()})
-    request = ExportMetricsServiceRequest.FromString(body)
+def metrics(by: Mapping | None = None, /, **rows: Any) -> Any:
+    data, items = (by or Mapping()).metrics.metrics({table: [one] for table, one in rows.items()})
+    request = encode_metrics(data)
     found = [one for resource in request.resource_metrics for scope in resource.scope_metrics for one in scope.metrics]
     assert items == sum(len(getattr(one, one.WhichOneof("data")).data_points) for one in found)
     return request
@@ -223,7 +240,7 @@ SERIES = {
 
 
 def test_gauge() -> None:
-    by = encoder(replaced={"service.name": "mine", "host.name": "named"})
+    by = Mapping("service.name=mine,host.name=named")
     rows = [{**SERIES, "value_f64": 1.5}, {**SERIES, "value_i64": -3}, {**SERIES, "value_u64": (1 << 64) - 1}, SERIES]
     request = metrics(
         by, metric_gauges=batch("metric_gauges", *({**row, "resource_attributes_json": '{"monarch.rank": 2}'} for row in rows))
@@ -235,8 +252,8 @@ def test_gauge() -> None:
     assert (one.name, one.unit, one.WhichOneof("data")) == ("tokens", "{token}", "gauge")
     points = one.gauge.data_points
     assert [getattr(point, point.WhichOneof("value")) for point in points] == [1.5, -3, float((1 << 64) - 1)]
-    assert (points[0].time_unix_nano, points[0].start_time_unix_nano, plain(points[0].attributes)) == (9000, 4000, {"k": "v"})
-    assert by.malformed == 1  # the row without a value
+    assert (points[0].time_unix_nano, plain(points[0].attributes)) == (9000, {"k": "v"})
+    assert by.metrics.malformed == 1  # the row without a value
 
 
 @pytest.mark.parametrize(("text", "number"), [("delta", 1), ("cumulative", 2), ("odd", 0)])
@@ -276,9 +293,9 @@ def test_histogram_without_buckets_has_its_count() -> None:
     ],
 )
 def test_malformed_buckets_are_left_out_and_counted(bounds: str, counts: str) -> None:
-    by = encoder()
+    by = Mapping()
     metrics(by, metric_histograms=histogram(count=6, bounds_json=bounds, bucket_counts_json=counts))
-    assert by.malformed == 1
+    assert by.metrics.malformed == 1
 
 
 def test_metrics_of_monarch_have_a_description() -> None:
@@ -297,9 +314,11 @@ JSON = st.recursive(
 def test_any_json_becomes_attributes(fields: dict[str, Any]) -> None:
     by = Attributes()
     parsed = by.parsed(json.dumps(fields))
-    pairs = by.pairs(parsed)
-    assert len(pairs) == sum(one is not None for one in parsed.values()) and by.malformed == 0
-    assert all(pair.SerializeToString() is not None for pair in pairs)
+    kept, dropped = by.limited(parsed)
+    assert (dropped, by.malformed) == (0, 0)
+    record = LogRecord(attributes=kept, timestamp=1)
+    ((made,),) = (scope.log_records for scope in the(encode_logs([ReadableLogRecord(record, Resource({}))]).resource_logs).scope_logs)
+    assert plain(made.attributes).keys() == kept.keys() and made.SerializeToString()
 
 
 @given(st.text(max_size=20))
@@ -312,7 +331,7 @@ def test_deep_json_is_text_below_a_depth() -> None:
     for _ in range(50):
         deep = [deep]
     by = Attributes()
-    found = value(the(by.pairs({"deep": deep})).value)
+    found = by.limited({"deep": deep})[0]["deep"]
     for _ in range(8):
         found = the(found)
     assert json.loads(found) == json.loads("[" * 42 + '"end"' + "]" * 42)
