@@ -68,7 +68,7 @@ def node_modules() -> Path:
             with tempfile.TemporaryDirectory(dir=base) as made:
                 for name in ("package.json", "package-lock.json", ".npmrc"):
                     shutil.copy(SOURCES / name, made)
-                _run([node(), str(_npm()), "ci", "--ignore-scripts", "--no-audit", "--no-fund", "--loglevel=error"], Path(made))
+                npm(["ci", "--ignore-scripts", "--no-audit", "--no-fund", "--loglevel=error"], Path(made))
                 Path(made).rename(folder)
                 # The temporary folder is removed by its name.
                 Path(made).mkdir()
@@ -109,8 +109,10 @@ def node() -> str:
     return str(Path(program.__file__ or "").parent / "bin" / "node")
 
 
-def _npm() -> Path:
-    return Path(node()).parent.parent / "lib" / "node_modules" / "npm" / "bin" / "npm-cli.js"
+def npm(arguments: Sequence[str], folder: Path) -> None:
+    """Runs npm there; raises `CalledProcessError` if it fails."""
+    program = Path(node()).parent.parent / "lib" / "node_modules" / "npm" / "bin" / "npm-cli.js"
+    _run([node(), str(program), *arguments], folder)
 
 
 def _run(argv: Sequence[str], folder: Path, **variables: str) -> None:

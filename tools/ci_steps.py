@@ -87,6 +87,7 @@ STEPS = (
     Step("dashboard", "build", (PY, "-m", "tools.build_dashboard", "types", "test", "build"), wheels=_ALL),
     Step("api", "public", (PY, "-m", "tools.check_api", "--check")),
     Step("generated", "public", (PY, "-m", "tools.generate_docs", "--check")),
+    Step("site", "public", (PY, "-m", "tools.site")),
     Step("types", "public", ("pyright", "--warnings")),
     Step("stub", "public", (PY, "-m", "mypy.stubtest", "monarch._core._native"), _PYTHON_FOLDER),
     Step("clippy", "rust", _CLIPPY, _RUST_FOLDER, "clippy-driver", wheels=(CORE.name,)),

@@ -21,10 +21,11 @@ def describe(module: types.ModuleType) -> Iterator[str]:
     """Lines for the module: every name of `__all__`, sorted; a missing one is an `AttributeError`."""
     yield f"module {module.__name__}"
     for name in sorted(module.__all__):
-        yield from (f"  {line}" for line in _one(name, getattr(module, name)))
+        yield from (f"  {line}" for line in describe_name(name, getattr(module, name)))
 
 
-def _one(name: str, value: Any) -> Iterator[str]:
+def describe_name(name: str, value: Any) -> Iterator[str]:
+    """Lines for one public name: a class with its members, a function with its signature."""
     if inspect.isclass(value):
         yield from _class(name, value)
     elif isinstance(value, types.ModuleType):
@@ -45,11 +46,11 @@ def _class(name: str, cls: Any) -> Iterator[str]:
         yield from (f"  {member.name} = {_text(member.value)}" for member in cls)
     elif not issubclass(cls, BaseException) or "__init__" in vars(cls):
         yield f"  {signature(cls)}"
-    for member, value in sorted(_members(cls).items()):
+    for member, value in sorted(members(cls).items()):
         yield f"  {_member(cls, member, value)}"
 
 
-def _members(cls: type) -> dict[str, Any]:
+def members(cls: type) -> dict[str, Any]:
     """Public attributes of the class and of its bases in this project; bases from elsewhere are named in the class line."""
     found: dict[str, Any] = {}
     for base in reversed(cls.__mro__):

@@ -1,0 +1,1 @@
+"""The site of the documentation: `python -m tools.site`."""
