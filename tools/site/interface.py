@@ -32,7 +32,7 @@ def _name(name: str, value: Any) -> Iterator[str]:
     yield markdown(inspect.getdoc(value) or "") if is_class or callable(value) else ""
     if is_class and value.__name__ == name:
         for member, found in sorted(members(value).items()):
-            function = found.__func__ if isinstance(found, (classmethod, staticmethod)) else found
+            function: Any = getattr(found, "__func__", found)
             text = inspect.getdoc(function) if callable(function) or isinstance(function, property) else None
             if text:
                 yield f"### {name}.{member}"
