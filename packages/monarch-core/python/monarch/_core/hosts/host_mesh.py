@@ -8,13 +8,10 @@ from __future__ import annotations
 import marshal
 
 from monarch._core._native.protocol import GATHER
-from monarch._core.call.actor import Actor
 from monarch._core.call.future import Future, done_future, new_future
 from monarch._core.call.lazy_future import returns_future
-from monarch._core.call.received_mesh import reach, received_mesh
 from monarch._core.call.shared_handle import share_if_plain
 from monarch._core.hosts.host_set import HostSet, local_host_set, set_local_host
-from monarch._core.hosts.proc_set import ProcSet, own_proc_set
 from monarch._core.process.current import current_process
 from monarch._core.process.loaded import loaded_module
 from monarch._core.process.process import AGGREGATE, LOG_LEVEL, LocalProcess
@@ -29,7 +26,9 @@ if TYPE_CHECKING:
     from typing import Any, Literal, NoReturn, ParamSpec, Self, TypeVar
 
     from monarch._core._native import PendingCall
+    from monarch._core.call.actor import Actor
     from monarch._core.hosts.bootstrap_command import BootstrapCommand
+    from monarch._core.hosts.proc_set import ProcSet
     from monarch._core.sync.workspace import Workspace
 
     P = ParamSpec("P")
@@ -432,12 +431,17 @@ def received_host_mesh(agents: tuple[int, ...], shape: Shape, executable: str | 
     """A reference that arrived in a message."""
     process = current_process()
     if job != process.peers.job:
+        from monarch._core.call.received_mesh import reach
+
         reach(process, job, [(agent, agent) for agent in agents])
     return HostMesh(HostSet(agents, shape, False, executable, job))
 
 
 def received_proc_mesh(state: tuple[Any, ...], shape: Shape, hosts: Any) -> ProcMesh:
     """A reference that arrived in a message."""
+    from monarch._core.call.received_mesh import received_mesh
+    from monarch._core.hosts.proc_set import ProcSet
+
     return ProcMesh(ProcSet(received_mesh(current_process(), state), shape, hosts))
 
 
@@ -447,6 +451,8 @@ received_proc_mesh.__module__ = "monarch._core.hosts.proc_mesh"
 
 def own_proc(process: LocalProcess) -> ProcMesh:
     """This process as a mesh of one."""
+    from monarch._core.hosts.proc_set import own_proc_set
+
     return ProcMesh(own_proc_set(process))
 
 

@@ -39,6 +39,7 @@ _FIRST = (
     "monarch._core.call.port",
     "monarch._core.process.post_import",
     "monarch._core.hosts.proc_mesh",
+    "monarch._core.hosts.proc_set",
     "monarch._core.process.stacks",
     "monarch._core.sync.path",
     "monarch.actor",
