@@ -11,18 +11,16 @@ use net::sys;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyTuple};
 use runtime::mailboxes::mailbox::{CHOSEN, Consumer, Delivery, answer_rank};
+use runtime::operations::{exit, loop_sleep, sender, wait};
 use runtime::{Incoming, Mailbox, Node};
 use wire::frame::{EXPLICIT_PORT, STOP};
 use wire::{MailboxId, Status};
 
 use crate::bytes::load;
 use crate::call::{Call, reply};
-use crate::exit;
 use crate::fork;
-use crate::gil;
-use crate::loop_wait;
+use crate::gil::{self, Gil};
 use crate::process::Process;
-use crate::sender;
 use crate::trace;
 
 /// The mailbox of an actor of this process.
@@ -92,7 +90,7 @@ impl ActorMailbox {
     fn watch(&self) -> PyResult<i32> {
         let event = sys::eventfd()?;
         let fd = event.as_raw_fd();
-        self.inner.set_consumer(Consumer::Loop(event, loop_wait::sleeper()));
+        self.inner.set_consumer(Consumer::Loop(event, loop_sleep::sleeper()));
         Ok(fd)
     }
 
@@ -115,14 +113,14 @@ impl ActorMailbox {
 
     /// The next delivery, for which the thread waits; `None` if the mailbox is closed.
     fn wait_pop(&self, py: Python<'_>) -> PyResult<Option<Py<PyAny>>> {
-        let waiter = gil::waiter(&self.node.poller);
+        let waiter = wait::waiter(&self.node.poller);
         self.inner.set_consumer(Consumer::Thread(waiter.clone()));
         loop {
             let found = self.pop(py)?;
             if found.is_some() || self.inner.closed().is_some() {
                 return Ok(found);
             }
-            gil::wait(py, &self.node.poller, &waiter, None, || !self.inner.is_empty() || self.inner.closed().is_some())?;
+            wait::wait(&Gil(py), &self.node.poller, &waiter, None, || !self.inner.is_empty() || self.inner.closed().is_some())?;
         }
     }
 
@@ -161,7 +159,7 @@ impl ActorMailbox {
                     if self.inner.closed().is_some() {
                         return Ok(());
                     }
-                    gil::wait(py, &self.node.poller, &waiter, None, || !self.inner.is_empty() || self.inner.closed().is_some())?;
+                    wait::wait(&Gil(py), &self.node.poller, &waiter, None, || !self.inner.is_empty() || self.inner.closed().is_some())?;
                 }
                 Some(Delivery::Event(e)) => {
                     trace::begin(py, None)?;

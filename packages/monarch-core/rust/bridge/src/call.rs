@@ -6,12 +6,13 @@ use std::sync::{Arc, Mutex, PoisonError};
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 use runtime::mailboxes::mailbox::{CHOSEN, answer_rank};
+use runtime::operations::outgoing;
 use runtime::{Incoming, Mailbox, Node};
 use wire::frame::TRACED;
 use wire::{CallId, ProcUid, Status, Trace};
 
 use crate::bytes::{Pickled, load};
-use crate::caller::{LARGE, message};
+use crate::caller::message;
 use crate::fork;
 use crate::trace::TraceContext;
 
@@ -154,8 +155,7 @@ impl Call {
 pub fn reply(value: &Bound<'_, PyAny>, node: &Node, to: ProcUid, call_id: CallId, rank: u32) -> PyResult<()> {
     let py = value.py();
     let pickled = Pickled::new(value)?;
-    // The receiver matters only for a large value, which may need a bulk transport.
-    let peer = (pickled.len(py) >= LARGE as u64 && to != node.uid).then(|| node.peers.peer(to));
+    let peer = outgoing::receiver(&node.peers, to, pickled.len(py));
     let payload = message(py, node, peer.as_slice(), &pickled)?;
     node.replies.send(to, call_id, answer_rank(rank), Status::Ok, &payload, || pickled.parts(py));
     Ok(())

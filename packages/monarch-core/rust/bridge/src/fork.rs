@@ -5,8 +5,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
-
-use crate::exit;
+use runtime::operations::exit;
 
 /// The process that this one was forked from while that process had a runtime; 0 if there is none.
 static FORKED_FROM: AtomicU32 = AtomicU32::new(0);
@@ -41,7 +40,7 @@ pub fn exit_forked_child(py: Python<'_>, raised: Option<&PyErr>) {
 pub fn check_not_forked() -> PyResult<()> {
     exit::shield_thread();
     if exit::must_block() {
-        Python::attach(exit::block_if_exiting);
+        Python::attach(crate::exit::block_if_exiting);
     }
     match FORKED_FROM.load(Ordering::Acquire) {
         0 => Ok(()),

@@ -13,7 +13,7 @@ mod gil;
 mod hosts;
 mod importable;
 mod inspection;
-mod loop_wait;
+mod loop_sleep;
 mod open_code;
 mod pending_call;
 mod port;
@@ -22,8 +22,6 @@ mod process_end;
 mod promise;
 mod protocol;
 mod provided;
-mod sender;
-mod shield;
 mod signal;
 mod supervision;
 mod system_event;
@@ -51,7 +49,7 @@ mod _native {
     #[pymodule_export]
     use crate::inspection::{agent_pid, agents, control_directory, inspect_agent};
     #[pymodule_export]
-    use crate::loop_wait::LoopSleep;
+    use crate::loop_sleep::LoopSleep;
     #[pymodule_export]
     use crate::open_code::read_modules_unbuffered;
     #[pymodule_export]

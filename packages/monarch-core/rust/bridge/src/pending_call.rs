@@ -9,12 +9,13 @@ use pyo3::basic::CompareOp;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
+use runtime::operations::{port, wait};
 use runtime::{Mailbox, Mode, Node, Outcome};
 use wire::Status;
 
 use crate::bytes::{load, raw};
 use crate::fork;
-use crate::gil;
+use crate::gil::Gil;
 use crate::protocol::protocol::{FIRST_ERROR, GATHER, NO_ANSWER, STREAM};
 use crate::watcher::LoopWatcher;
 
@@ -49,11 +50,8 @@ impl PendingCall {
 
     /// Abandons a receive whose item was not read.
     fn leave_port(&self) {
-        if let Some(port) = &self.port
-            && !self.inner.retrieved.load(Ordering::Acquire)
-            && !port.abandon(&self.inner)
-        {
-            self.node.messages.dropped_items.fetch_add(1, Ordering::Relaxed);
+        if let Some(mailbox) = &self.port {
+            port::abandon(&self.node, mailbox, &self.inner);
         }
     }
 }
@@ -89,9 +87,9 @@ impl PendingCall {
         fork::check_not_forked()?;
         let poller = &self.node.poller;
         let deadline = timeout.map(|t| poller.now() + Duration::from_secs_f64(t));
-        let waiter = gil::waiter(poller);
+        let waiter = wait::waiter(poller);
         self.inner.add_waiter(&waiter);
-        let r = gil::wait_for_answer(py, poller, &waiter, deadline, || self.inner.is_done(index));
+        let r = wait::wait_for_answer(&Gil(py), poller, &waiter, deadline, || self.inner.is_done(index));
         self.inner.remove_waiter(&waiter);
         r
     }

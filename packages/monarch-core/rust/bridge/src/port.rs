@@ -3,17 +3,16 @@
 use std::sync::Arc;
 
 use pyo3::prelude::*;
-use runtime::peers::peer::{Head, Returned, Sent};
-use runtime::{Mailbox, Mode, Node};
-use wire::frame::{EXCEPTION, RANKED, RETURN, TO_PORT};
+use runtime::operations::port::{self, PortMessage};
+use runtime::{Mailbox, Node};
 use wire::{CallId, MailboxId, ProcUid, Status};
 
 use crate::bytes::Pickled;
-use crate::caller::{message, send};
+use crate::caller::message;
 use crate::fork;
+use crate::gil::Gil;
 use crate::pending_call::PendingCall;
 use crate::process::Process;
-use crate::sender;
 
 /// The receiving end of a port. Dropping it closes the port.
 #[pyclass(frozen)]
@@ -47,12 +46,7 @@ impl PortMailbox {
 
     /// A pending receive of the next message that no other receive takes.
     fn receive(&self) -> PendingCall {
-        let inner = self.node.calls.start(Mode::FirstError, 1, Arc::from([]));
-        self.node.calls.forget(inner.call_id);
-        if let Some((from, bytes)) = self.inner.take_into(&inner) {
-            self.node.messages.give_credit(from, self.inner.id, bytes);
-        }
-        PendingCall::of_port(&self.node, inner, self.inner.clone())
+        PendingCall::of_port(&self.node, port::receive(&self.node, &self.inner), self.inner.clone())
     }
 
     fn close(&self) {
@@ -74,24 +68,12 @@ pub fn send_to_port(
     give_back: bool,
 ) -> PyResult<()> {
     fork::check_not_forked()?;
-    let py = value.py();
+    let (py, node) = (value.py(), &process.node);
     let pickled = Pickled::new(value)?;
-    let peer = process.node.peers.peer(ProcUid(proc));
-    let payload = message(py, &process.node, std::slice::from_ref(&peer), &pickled)?;
-    let flags =
-        TO_PORT | if rank.is_some() { RANKED } else { 0 } | if exception { EXCEPTION } else { 0 } | if give_back { RETURN } else { 0 };
-    let head = Head {
-        dest: MailboxId(port),
-        sender: MailboxId(sender::id()),
-        call_id: CallId::NONE,
-        rank: rank.unwrap_or(0),
-        flags,
-        ..Head::default()
-    };
-    if send(py, &process.node, &peer, &head, &payload, &pickled)? == Sent::Ended && give_back {
-        process.node.replies.report_ended(Returned { sender: head.sender, dest: head.dest }, &peer);
-    }
-    Ok(())
+    let peer = node.peers.peer(ProcUid(proc));
+    let payload = message(py, node, std::slice::from_ref(&peer), &pickled)?;
+    let head = PortMessage { port: MailboxId(port), rank, is_exception: exception, is_returnable: give_back };
+    port::send(&Gil(py), node, &peer, head, &payload, || pickled.parts(py))
 }
 
 /// Answers a pending call of any process with an object.

@@ -9,19 +9,20 @@ use pyo3::prelude::*;
 use runtime::agent::AgentOptions;
 use runtime::agent::process_table::Requester;
 use runtime::agent::simulated::Launcher;
+use runtime::operations::housekeeping::{self, Housekeeping};
+use runtime::operations::{drain, proc_requests, signals};
 use runtime::peers::routes::Place;
 use runtime::supervision::Member;
 use runtime::transfers::offers::{NEVER, UNDECIDED};
-use runtime::{Agent, Mode, Node, SystemEvent};
+use runtime::{Agent, Mode, Node};
 use wire::control::ProcPlan;
 use wire::{CallId, Control, MailboxId, ProcUid, Status};
 
 use crate::bulk::exchange::PartExchange;
 use crate::fork;
-use crate::gil;
+use crate::gil::{self, Gil};
 use crate::pending_call::{PendingCall, mode};
 use crate::process_end::ProcessEnd;
-use crate::signal;
 use crate::supervision::Supervision;
 use crate::system_event::{drain_limits, event};
 use crate::timeline::Timeline;
@@ -30,19 +31,13 @@ use ::bulk::bulk::Jobs;
 /// The longest time of a timer. A longer time means never, but a clock must be able to represent it.
 const LONGEST: Duration = Duration::from_secs(1 << 32);
 
-thread_local! {
-    /// True on the housekeeping thread.
-    static HOUSEKEEPING: std::cell::Cell<bool> = const { std::cell::Cell::new(false) };
-}
-
 /// The runtime of this process: its node, and what only Python uses.
 #[pyclass(frozen)]
 pub struct Process {
     pub node: Arc<Node>,
     /// The agent, in a client and in a worker.
     pub agent: Option<Arc<Agent>>,
-    /// The waiter of the housekeeping thread. This thread never reads the sockets: it would have to wake the threads for which it reads.
-    waiter: Arc<net::Waiter>,
+    housekeeping: Housekeeping,
     pub exchanging: Arc<PartExchange>,
     /// The jobs whose processes may reach the memory of this process.
     pub jobs: Jobs,
@@ -151,12 +146,7 @@ impl Process {
             (ProcUid(uid), ProcPlan { command, setup, ready_ms, prefix, name, capture, ..ProcPlan::default() })
         };
         let procs: Vec<(ProcUid, ProcPlan)> = procs.into_iter().map(plan).collect();
-        if self.node.peers.routes.lost_host(ProcUid(host)).is_some() || self.node.peers.ended_peer(ProcUid(host)).is_some() {
-            // No frame is sent to a lost host, so no answer would arrive.
-            procs.iter().for_each(|(uid, _)| self.node.calls.fail_peer(&self.node.peers.peer_unlinked(*uid).0));
-            return Ok(());
-        }
-        self.node.peers.to_agent_of(ProcUid(host), Control::SpawnProcs { owner: self.node.uid, procs });
+        proc_requests::spawn(&self.node, ProcUid(host), procs);
         Ok(())
     }
 
@@ -187,15 +177,9 @@ impl Process {
     #[pyo3(signature = (how, size, procs=None, mesh=0))]
     fn cell(&self, how: i32, size: usize, procs: Option<Vec<u64>>, mesh: u64) -> PyResult<PendingCall> {
         fork::check_not_forked()?;
-        let targets = procs.unwrap_or_default().iter().map(|p| (ProcUid(*p), MailboxId(mesh))).collect();
-        let inner = self.node.calls.start(mode(how)?.unwrap_or(Mode::Gather), size, targets);
-        let cell = PendingCall::new(&self.node, inner);
-        for (rank, (uid, _)) in (0..).zip(cell.inner.targets.iter()) {
-            if let Some(peer) = self.node.peers.ended_peer(*uid) {
-                self.node.calls.fail_rank(&cell.inner, rank, &peer);
-            }
-        }
-        Ok(cell)
+        let procs: Vec<_> = procs.unwrap_or_default().into_iter().map(ProcUid).collect();
+        let call = proc_requests::start_call(&self.node, mode(how)?.unwrap_or(Mode::Gather), size, &procs, MailboxId(mesh));
+        Ok(PendingCall::new(&self.node, call))
     }
 
     /// Sends a request to the housekeeping thread of a process.
@@ -223,22 +207,8 @@ impl Process {
     #[pyo3(signature = (timeout=None))]
     fn next_event(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<Option<Py<PyAny>>> {
         fork::exit_forked_child(py, None);
-        self.node.system.set_waiter(self.waiter.clone());
-        HOUSEKEEPING.set(true);
-        let deadline = timeout.map(|t| self.node.poller.now() + Duration::from_secs_f64(t));
-        // Events that are there already are taken with the GIL held: a batch of spawns is one turn.
-        if let Some(e) = self.next() {
-            return event(py, e).map(Some);
-        }
-        let ready = || !self.node.system.is_empty();
-        loop {
-            if !gil::wait_as(py, &self.node.poller, &self.waiter, deadline, false, ready)? {
-                return Ok(None);
-            }
-            if let Some(e) = self.next() {
-                return event(py, e).map(Some);
-            }
-        }
+        let next = self.housekeeping.next_event(&Gil(py), timeout.map(Duration::from_secs_f64))?;
+        next.map(|e| event(py, e)).transpose()
     }
 
     /// The meshes that this process owns, and the receivers of their failures.
@@ -254,9 +224,7 @@ impl Process {
 
     /// Waits until the housekeeping thread has handled all failures that have arrived. On that thread itself it returns at once.
     fn settle(&self, py: Python<'_>) {
-        if self.node.system.failures_in_flight() > 0 && !HOUSEKEEPING.get() {
-            gil::blocking(py, || self.node.system.settle());
-        }
+        housekeeping::settle(&Gil(py), &self.node.system);
     }
 
     /// The end of a proc; `None` if this process knows of no end.
@@ -422,19 +390,7 @@ impl Process {
 
     /// Waits until the sockets have accepted all queued frames; false after `bound` seconds.
     fn flush_links(&self, py: Python<'_>, bound: f64) -> bool {
-        let deadline = self.node.poller.now() + Duration::from_secs_f64(bound);
-        let waiter = gil::waiter(&self.node.poller);
-        let empty = || self.node.peers.all().iter().all(|p| p.link.queued() == 0 || p.link.is_down());
-        gil::blocking(py, || {
-            while !empty() {
-                let now = self.node.poller.now();
-                if now >= deadline {
-                    return false;
-                }
-                self.node.poller.wait(&waiter, Some(deadline.min(now + Duration::from_millis(2))), empty);
-            }
-            true
-        })
+        drain::flush_links(&Gil(py), &self.node.peers, Duration::from_secs_f64(bound))
     }
 
     /// Sets the size in bytes from which receivers on other hosts pull large parts; `None`: parts are sent; -1: not decided yet.
@@ -453,27 +409,8 @@ impl Process {
     /// Waits until receivers have pulled all offered parts; false if some are left after `bound` seconds, if no receiver makes progress for
     /// `pause` seconds, or if the agent has ended.
     fn wait_pulled(&self, py: Python<'_>, bound: f64, pause: f64) -> bool {
-        if self.node.offers.offered() == 0 {
-            return true;
-        }
-        let (deadline, agent) =
-            (self.node.poller.now() + Duration::from_secs_f64(bound), self.node.peers.peer_unlinked(self.node.agent_uid).0);
-        let waiter = gil::waiter(&self.node.poller);
-        let pause = Duration::from_secs_f64(pause);
-        gil::blocking(py, || {
-            let mut seen = (self.node.offers.progress(), self.node.poller.now());
-            while self.node.offers.offered() > 0 {
-                let (now, progress) = (self.node.poller.now(), self.node.offers.progress());
-                if progress != seen.0 {
-                    seen = (progress, now);
-                }
-                if now >= deadline || now >= seen.1 + pause || agent.link.is_down() {
-                    return false;
-                }
-                self.node.poller.wait(&waiter, Some(deadline.min(now + Duration::from_millis(5))), || self.node.offers.offered() == 0);
-            }
-            true
-        })
+        let (bound, pause) = (Duration::from_secs_f64(bound), Duration::from_secs_f64(pause));
+        drain::wait_pulled(&Gil(py), &self.node.peers, &self.node.offers, bound, pause)
     }
 
     /// True if this process knows a process of the job. An agent knows all processes of its host, for the job of `asker`.
@@ -483,12 +420,7 @@ impl Process {
 
     /// Requests a report of the process's end from the agent of its host.
     fn watch_proc(&self, uid: u64, host: u64) {
-        let target = ProcUid(uid);
-        if let Some(place) = self.node.peers.routes.place(target) {
-            // This process may not have exchanged frames with that host yet.
-            self.node.peers.route(place.host, place.host, place.here);
-        }
-        self.node.peers.to_agent_of(ProcUid(host), Control::Watch { target });
+        proc_requests::watch(&self.node, ProcUid(uid), ProcUid(host));
     }
 
     /// Fails the pending and later calls to this mesh of another owner.
@@ -567,25 +499,16 @@ impl Process {
 #[pyo3(signature = (parent, leave, process=None))]
 pub fn after_fork_in_child(py: Python<'_>, parent: u32, leave: Py<PyAny>, process: Option<&Process>) {
     fork::become_child(py, parent, leave);
-    signal::forget_in_child(py);
+    signals::forget_in_child(&Gil(py));
     if let Some(p) = process {
         p.node.close_in_child();
     }
 }
 
 impl Process {
-    /// The next event for Python. Pings are answered here, with the GIL held: a ping checks that Python runs.
-    fn next(&self) -> Option<SystemEvent> {
-        loop {
-            match self.node.system.pop()? {
-                SystemEvent::Ping { from, seq } => self.node.inspections.pong(from, seq),
-                e => return Some(e),
-            }
-        }
-    }
-
     fn of(node: Arc<Node>, agent: Option<Arc<Agent>>) -> Self {
-        let (waiter, exchanging) = (node.poller.waiter(), PartExchange::start(&node));
-        Process { node, agent, waiter, exchanging, jobs: Jobs::default() }
+        let housekeeping = Housekeeping::new(&node.poller, &node.system, &node.inspections);
+        let exchanging = PartExchange::start(&node);
+        Process { node, agent, housekeeping, exchanging, jobs: Jobs::default() }
     }
 }

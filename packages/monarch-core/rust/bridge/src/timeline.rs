@@ -7,8 +7,9 @@ use std::time::Duration;
 use net::Poller;
 use pyo3::exceptions::{PyOSError, PyRuntimeError, PyValueError};
 use pyo3::prelude::*;
+use runtime::operations::{signals, wait};
 
-use crate::gil;
+use crate::gil::Gil;
 
 /// The clock of a simulated world, and its poller while the world runs.
 #[pyclass(frozen)]
@@ -39,8 +40,7 @@ impl Timeline {
     fn pause(&self, py: Python<'_>, time: Option<Duration>) -> PyResult<bool> {
         let poller = self.poller()?;
         let deadline = time.map(|t| poller.now() + t);
-        let waiter = gil::waiter(&poller);
-        Ok(gil::wait_quiet(py, &poller, &waiter, deadline, || false)?.is_some())
+        wait::pause(&Gil(py), &poller, deadline)
     }
 }
 
@@ -83,7 +83,7 @@ impl Timeline {
         let running = self.running.lock().unwrap_or_else(PoisonError::into_inner).take();
         if let Some((poller, thread)) = running {
             poller.stop();
-            crate::signal::forget(&poller);
+            signals::forget(&poller);
             py.detach(|| drop(thread.join()));
         }
     }

@@ -14,6 +14,7 @@
 //! | `peers` | other processes: links, routes, ends |
 //! | `transfers` | large parts of messages |
 //! | `system` | events for the housekeeping thread |
+//! | `operations` | what threads of a program call: sends, waits, receives, the exit |
 //! | `roles` | the agent and the gateway, as the components know them |
 //! | `agent` | the host agent: starts, links, watches and ends procs |
 //! | `gateway` | this process as a member of jobs that span hosts |
@@ -36,6 +37,7 @@ pub mod mailboxes;
 pub mod membership;
 pub mod messages;
 pub mod node;
+pub mod operations;
 pub mod peers;
 pub mod recording;
 pub mod roles;

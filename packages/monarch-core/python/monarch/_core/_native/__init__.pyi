@@ -383,7 +383,7 @@ class LoopWatcher:
     def fileno(self) -> int: ...
     def drain(self) -> list[int]: ...
 
-# ---- loop_wait.rs
+# ---- loop_sleep.rs
 
 @final
 class LoopSleep:

@@ -5,16 +5,15 @@ use std::sync::Arc;
 use bulk::Failure;
 use bulk::registry::Completion;
 use pyo3::prelude::*;
-use runtime::peers::peer::{Head, Returned, Sent};
+use runtime::operations::port::{self, PortMessage};
+use runtime::operations::sender;
 use runtime::transfers::payload::{OutPart, Payload};
 use runtime::{Mode, Node, Outcome};
-use wire::frame::{RANKED, RETURN, TO_PORT};
 use wire::{CallId, MailboxId, ProcUid, Status};
 
 use crate::bytes::Pickled;
 use crate::fork;
 use crate::pending_call::PendingCall;
-use crate::sender;
 
 pyo3::create_exception!(_native, BulkFailed, pyo3::exceptions::PyException, "An operation failed; the only argument is a record of it.");
 
@@ -72,20 +71,9 @@ impl Notice {
             self.node.replies.send(self.proc, CallId(self.to), self.rank.unwrap_or(0), Status::Ok, &payload, || self.parts());
             return Ok(());
         }
-        let flags = TO_PORT | if self.rank.is_some() { RANKED } else { 0 } | if self.give_back { RETURN } else { 0 };
-        let head = Head {
-            dest: MailboxId(self.to),
-            sender: self.sender,
-            call_id: CallId::NONE,
-            rank: self.rank.unwrap_or(0),
-            flags,
-            ..Head::default()
-        };
+        let message = PortMessage { port: MailboxId(self.to), rank: self.rank, is_exception: false, is_returnable: self.give_back };
         let peer = self.node.peers.peer(self.proc);
-        // Without credit the message is queued: this thread must not wait.
-        if self.node.messages.send(&peer, &head, &payload, || self.parts(), true) == Sent::Ended && self.give_back {
-            self.node.replies.report_ended(Returned { sender: head.sender, dest: head.dest }, &peer);
-        }
+        port::send_or_queue(&self.node, &peer, self.sender, message, &payload, || self.parts());
         Ok(())
     }
 

@@ -3,7 +3,7 @@
 use std::cell::Cell as StdCell;
 use std::sync::{Arc, Weak};
 
-use runtime::Mailbox;
+use crate::mailboxes::mailbox::Mailbox;
 
 /// The actor whose code this thread runs.
 pub struct Sender {
