@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pickle import UnpicklingError
+from pickle import PicklingError, UnpicklingError
+from types import FunctionType
 from typing import Any
 
 import pytest
@@ -62,7 +63,7 @@ def test_removed_reducer_has_no_effect(registered: None) -> None:
         dumps(Handle(1))
 
 
-@pytest.mark.parametrize("kind", [int, dict, type(None), type])
+@pytest.mark.parametrize("kind", [int, dict, type(None), type, FunctionType])
 def test_register_refuses_types_of_the_pickler(kind: type) -> None:
     with pytest.raises(TypeError, match=f"^register: the pickler writes a {kind.__name__} itself"):
         register(kind, lambda value: (kind, ()))
@@ -72,6 +73,25 @@ def test_register_refuses_types_of_the_pickler(kind: type) -> None:
 def test_register_names_the_wrong_argument(kind: Any, reduce: Any, text: str) -> None:
     with pytest.raises(TypeError, match=f"^register: {text}$"):
         register(kind, reduce)
+
+
+@pytest.mark.parametrize(
+    ("result", "text"),
+    [
+        (None, "NoneType, and no tuple"),
+        ((revived,), "a tuple of 1, and not of 2 to 6"),
+        ((1, ()), "a tuple that begins with int, and no function"),
+        ((revived, [1]), "list as arguments, and no tuple"),
+    ],
+)
+@pytest.mark.parametrize("beside", [None, lambda: None], ids=["by name", "by value"])
+def test_reducer_with_a_wrong_result_is_named(registered: None, result: Any, text: str, beside: Any) -> None:
+    def my_reducer(handle: Handle) -> Any:
+        return result
+
+    register(Handle, my_reducer)
+    with pytest.raises(PicklingError, match=f"^the reducer .*my_reducer of .*test_reducers.Handle returned {text}; see register"):
+        dumps([beside, Handle(1)])
 
 
 def test_flatten_takes_parts_in_order() -> None:

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 import cloudpickle
 
-from monarch._core.pickle.reducers import reducers
+from monarch._core.pickle.reducers import apply_reducer, reducers
 from monarch._core.pickle.reference import goes_by_value, is_in_main
 from monarch._core.pickle.state import in_trial
 
@@ -75,7 +75,7 @@ class ByValuePickler(cloudpickle.Pickler):
             # Python 3.11 keeps a lock in the object.
             return (_make_cached_property, (obj.func, obj.attrname))
         if kind in reducers:
-            return reducers[kind](obj)
+            return apply_reducer(obj)
         if self.tensor is not None:
             return self.tensor(obj)
         return NotImplemented

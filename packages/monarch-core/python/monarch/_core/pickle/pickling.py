@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from monarch._core._native import provide_pickling
 from monarch._core.pickle.imports import MessageUnpickler, complete_module
-from monarch._core.pickle.reducers import reducers
+from monarch._core.pickle.reducers import apply_reducer, reducers
 from monarch._core.pickle.reference import goes_by_value, is_in_main
 from monarch._core.pickle.state import NeedsReceivers, state
 
@@ -241,7 +241,7 @@ class MessagePickler(Pickler):
             if goes_by_value(obj):
                 raise ByValue
         elif kind in reducers:
-            return reducers[kind](obj)
+            return apply_reducer(obj)
         elif self.tensor is not None:
             return self.tensor(obj)
         return NotImplemented
