@@ -52,6 +52,18 @@ def test_public_modules_warn_about_nothing() -> None:
     assert output(code, "-W", "error") == "Actor JobTrait\n"
 
 
+def test_old_module_pickles_by_name() -> None:
+    """By the pickler of messages as well, in the globals of a function of `__main__`."""
+    code = """
+import copy, pickle
+import monarch.actor_mesh as old
+from monarch.extension.pickling import dumps, loads
+def use(): return old
+print(pickle.loads(pickle.dumps(old)) is old, copy.copy(old) is old, loads(*dumps(use))() is old)
+"""
+    assert output(code, "-W", "error") == "True True True\n"
+
+
 def test_siblings_of_a_used_name_warn_not() -> None:
     code = "from monarch._src.actor import actor_mesh, proc_mesh\ntry: actor_mesh.Actor\nexcept DeprecationWarning: print('one')"
     assert output(code, "-W", "error::DeprecationWarning") == "one\n"

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 from . import gone, homes
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
 # The page with all rows of the tables.
 PAGE = "docs/migration.md"
@@ -90,6 +90,10 @@ class OldModule(types.ModuleType):
 
     def __dir__(self) -> list[str]:
         return sorted({*super().__dir__(), *names(self.__name__)})
+
+    def __reduce__(self) -> tuple[Callable[[str], types.ModuleType], tuple[str]]:
+        """Pickles by name, as cloudpickle does it for modules of the exact type: an actor of `__main__` may refer to the module."""
+        return importlib.import_module, (self.__name__,)
 
 
 class _Loader:
