@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import resource
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -13,8 +15,8 @@ from monarch._core.cli.starter import FILES
 MONARCH = [sys.executable, "-c", "from monarch._core.cli import main; main()"]
 
 
-def run(*argv: str, folder: Path) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([*argv], cwd=folder, capture_output=True, text=True, timeout=60, check=False)
+def run(*argv: str, folder: Path, **options: Any) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([*argv], cwd=folder, capture_output=True, text=True, timeout=60, check=False, **options)
 
 
 def test_demo_shows_calls_and_a_kill(tmp_path: Path) -> None:
@@ -23,6 +25,35 @@ def test_demo_shows_calls_and_a_kill(tmp_path: Path) -> None:
     assert "Killed(sig=9)" in done.stdout
     assert "'columns': 3/4}, 1))" in done.stdout
     assert done.stdout.rstrip().endswith("writes a first project")
+
+
+def test_demo_ends_with_the_error_of_a_step(tmp_path: Path) -> None:
+    def limit() -> None:
+        # Enough for the interpreter, and too few for the runtime.
+        resource.setrlimit(resource.RLIMIT_NOFILE, (8, 8))
+
+    done = run(*MONARCH, "demo", "--pause", "0", folder=tmp_path, preexec_fn=limit)
+    assert (done.returncode, done.stderr.count("\n")) == (1, 1), done.stderr
+    assert done.stderr.startswith("Error: ") and "Too many open files" in done.stderr
+    assert "next:" not in done.stdout
+
+
+def test_commands_run_in_a_removed_folder(tmp_path: Path) -> None:
+    script = 'mkdir gone && cd gone && rmdir ../gone && exec "$@"'
+    done = run("sh", "-c", script, "sh", *MONARCH, "init", str(tmp_path / "project"), folder=tmp_path)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert f"cd {tmp_path}/project\n" in done.stdout
+    done = run("sh", "-c", script, "sh", *MONARCH, "init", "project", folder=tmp_path)
+    assert (done.returncode, done.stderr) == (1, "Error: project: No such file or directory\n")
+
+
+def test_init_on_a_full_disk_leaves_no_file(tmp_path: Path) -> None:
+    def limit() -> None:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 10, 1 << 10))
+
+    done = run(*MONARCH, "init", "project", folder=tmp_path, preexec_fn=limit)
+    assert (done.returncode, done.stderr) == (1, "Error: project: File too large\n")
+    assert not list((tmp_path / "project").iterdir())
 
 
 def test_project_runs_and_its_test_passes(tmp_path: Path) -> None:

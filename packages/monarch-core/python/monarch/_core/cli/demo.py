@@ -52,8 +52,11 @@ class Demo:
         """Prints a sentence before the lines that it is about."""
         click.echo(f"\n{click.style(text, bold=True)}")
 
-    def run(self, code: str) -> None:
-        """Runs a line and waits for its Future; prints the value of an expression, or the first line of the error."""
+    def run(self, code: str, fails: bool = False) -> None:
+        """Runs a line and waits for its Future; prints the value of an expression, or the first line of the error of a line that fails.
+
+        `ClickException` for the error of any other line.
+        """
         click.echo(f"{click.style('>>>', fg='green')} {code}")
         name, is_assignment, expression = code.partition(" = ")
         before = time.perf_counter()
@@ -61,7 +64,9 @@ class Demo:
             found: Any = eval(expression if is_assignment else code, self._names)
             if isinstance(found, Future):
                 found = cast("Future[Any]", found).get(timeout=_LONGEST)
-        except SupervisionError as error:
+        except Exception as error:
+            if not (fails and isinstance(error, SupervisionError)):
+                raise click.ClickException(str(error) or repr(error)) from None
             found = click.style(str(error).splitlines()[0], fg="red")
         spent = time.perf_counter() - before
         if is_assignment:
@@ -84,7 +89,7 @@ def run(pause: float) -> int:
     demo.run("counters.slice(rows=1).add.call(10)")
     demo.run("counters.slice(rows=1, columns=3).add.call_one(100)")
     demo.explain("One process is killed in a call. The error names the actor, the rank, the process and the cause.")
-    demo.run("counters.slice(rows=1, columns=3).die.call_one()")
+    demo.run("counters.slice(rows=1, columns=3).die.call_one()", fails=True)
     demo.explain("Every other actor works.")
     demo.run("counters.slice(rows=0).add.call(1)")
     demo.explain("The processes end with their owner.")

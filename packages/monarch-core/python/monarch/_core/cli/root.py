@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -212,8 +213,9 @@ def _print_json(value: Any) -> None:
 
 def main() -> None:
     """Runs the command and exits: 0 fine, 1 findings or an error, 2 usage, 130 after Ctrl-C; verbs of other wheels add their own."""
-    # Verbs load the user's own modules. The current folder comes last, so that no file in it hides a library.
-    sys.path.append(os.getcwd())
+    # Verbs load the user's own modules. The current folder comes last, so that no file in it hides a library. It may have been removed.
+    with suppress(FileNotFoundError):
+        sys.path.append(os.getcwd())
     run_command(root, "monarch")
 
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 import shlex
-import tempfile
 from pathlib import Path
 
 import click
@@ -103,22 +102,20 @@ def write(folder: Path) -> None:
         _write_all(folder)
     except OSError as error:
         raise click.ClickException(f"{error.filename or folder}: {error.strerror or error}") from None
-    place = f"cd {shlex.quote(str(folder))}\n" if folder.resolve() != Path.cwd() else ""
+    place = f"cd {shlex.quote(str(folder))}\n" if not os.path.samefile(folder, os.curdir) else ""
     click.echo(f"wrote {', '.join(FILES)}. Next:\n\n{place}{_NEXT}", nl=False)
 
 
 def _write_all(folder: Path) -> None:
     made: list[Path] = []
     try:
-        # A full disk is noticed before the first file has its name.
-        with tempfile.TemporaryDirectory(prefix=".monarch-init-", dir=folder) as scratch:
-            for name, text in FILES.items():
-                (Path(scratch) / name).write_text(text, encoding="utf-8")
-            for name in FILES:
-                # A link, unlike a rename, fails where the file exists by now.
-                os.link(Path(scratch) / name, folder / name)
+        for name, text in FILES.items():
+            # Unlike a write or a rename, this fails where the file exists by now.
+            with open(folder / name, "x", encoding="utf-8") as file:
                 made.append(folder / name)
-    except OSError:
+                file.write(text)
+    except BaseException:
+        # A full disk, or Ctrl-C.
         for path in made:
             path.unlink(missing_ok=True)
         raise
