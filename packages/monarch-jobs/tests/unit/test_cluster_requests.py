@@ -111,7 +111,8 @@ def test_missing_right_names_verb_resource_and_the_remedy(cluster: Cluster, serv
     error = refusal(cluster, server, status(403, "Forbidden", words), lambda: cluster.apply(job))
     assert str(error) == (
         f"{TITLE}: no right to patch jobs.batch in namespace 'there'\n  {words}\n"
-        "hint: `monarch k8s rbac --namespace there` grants what a client needs"
+        "hint: `monarch k8s rbac --namespace there` grants what a client needs, "
+        "`monarch k8s install --operator` what the operator needs"
     )
 
 

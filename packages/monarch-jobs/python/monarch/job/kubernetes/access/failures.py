@@ -95,7 +95,8 @@ def refused(title: str, request: Request, code: int, data: bytes, *, owner: str 
             resource = (f"{base}.{denied['group']}" if denied["group"] else base) + slash + sub
             request = request._replace(verb=denied["verb"], resource=resource)
         what = f"no right to {request.verb} {request.resource}{request.where()}"
-        hint = f"`monarch k8s rbac{f' --namespace {request.namespace}' if request.namespace else ''}` grants what a client needs"
+        place = f" --namespace {request.namespace}" if request.namespace else ""
+        hint = f"`monarch k8s rbac{place}` grants what a client needs, `monarch k8s install --operator` what the operator needs"
     elif code == 409 and reason == "Conflict" and causes:
         managers = sorted({found["manager"] for one in causes if (found := _MANAGER.search(str(one.get("message"))))})
         named = ", ".join(f"'{name}'" for name in managers) or "another field manager"

@@ -121,7 +121,8 @@ class Controller:
                 # An error of one mesh must not stop the others.
                 failed = True
                 self._note(key, False)
-                self._log.error("%s/%s: %s", key.namespace, key.name, error, exc_info=not isinstance(error, JobError | ValueError))
+                text = "\n".join((str(error), *getattr(error, "__notes__", ())))
+                self._log.error("%s/%s: %s", key.namespace, key.name, text, exc_info=not isinstance(error, JobError | ValueError))
             self._metrics.add("monarch_operator_reconcile_seconds_total", time.monotonic() - start)
             self._metrics.add("monarch_operator_reconciles_total", 1, 'result="error"' if failed else 'result="ok"')
             self._queue.done(key, failed=failed)

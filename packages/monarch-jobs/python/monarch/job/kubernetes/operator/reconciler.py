@@ -8,7 +8,6 @@ A failure is in the condition of the mesh and, when it is new, an event.
 
 from __future__ import annotations
 
-import contextlib
 import threading
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
@@ -58,7 +57,11 @@ class Reconciler:
             self.forget(key)
             if isinstance(error, UnreachableError) or (isinstance(error, ApiError) and error.reason == "Conflict"):
                 raise  # the next reconciliation is another one
-            _report(cluster, mesh, found, Problem(_reason(error), str(error) or type(error).__name__))
+            try:
+                _report(cluster, mesh, found, Problem(_reason(error), str(error) or type(error).__name__))
+            except JobError as second:
+                # A right may be missing, and a namespace that ends accepts no events.
+                error.add_note(f"the mesh does not show it: {second}")
             raise
         return _report(cluster, mesh, found, None)
 
@@ -132,9 +135,7 @@ def _notify(cluster: Cluster, mesh: Object, problem: Problem, now: str) -> None:
         "lastTimestamp": now,
         "count": 1,
     }
-    # The status has the reason as well: a namespace that ends accepts no events.
-    with contextlib.suppress(ApiError):
-        cluster.create(event)
+    cluster.create(event)
 
 
 def _look(mesh: Object, stateful_set: Object) -> object:
