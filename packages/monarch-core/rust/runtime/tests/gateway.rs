@@ -5,11 +5,12 @@ mod hosts;
 mod refused_calls;
 
 use std::net::{Shutdown, TcpListener, TcpStream};
-use std::sync::Arc;
 use std::sync::mpsc::{Sender, channel};
+use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
 
 use hosts::{BOX, CLIENT, Cluster, Host, Process, bytes, end_of_outcome, host_id, killed};
+use net::session::Session;
 use net::trust::Policy;
 use refused_calls::refuse;
 use runtime::calls::pending_call::Outcome;
@@ -358,6 +359,103 @@ fn worker_that_joins_an_ending_client_is_notified() {
     let here = worker.expect(|e| if let SystemEvent::JobEnded { here } = e { Some(here) } else { None });
     assert_eq!(here, host_id(0));
     assert!(cluster.workers[0].gateway.jobs().is_empty());
+}
+
+/// A port that forwards to `port`, ends its connections, and holds new ones until it is released.
+struct Gate {
+    port: u16,
+    /// The streams of both sides; none while new connections are held.
+    open: Mutex<Option<Vec<TcpStream>>>,
+    released: Condvar,
+}
+
+impl Gate {
+    fn start(port: u16) -> Arc<Gate> {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let own = listener.local_addr().unwrap().port();
+        let gate = Arc::new(Gate { port: own, open: Mutex::new(Some(vec![])), released: Condvar::new() });
+        let me = gate.clone();
+        std::thread::spawn(move || {
+            while let Ok((near, _)) = listener.accept() {
+                let mut open = me.released.wait_while(me.open.lock().unwrap(), |open| open.is_none()).unwrap();
+                // The connection ends where nothing listens.
+                let Ok(remote) = TcpStream::connect(("127.0.0.1", port)) else { continue };
+                open.as_mut().unwrap().extend([near.try_clone().unwrap(), remote.try_clone().unwrap()]);
+                for (mut from, mut to) in [(near.try_clone().unwrap(), remote.try_clone().unwrap()), (remote, near)] {
+                    std::thread::spawn(move || {
+                        let _ = std::io::copy(&mut from, &mut to);
+                        let _ = to.shutdown(Shutdown::Write);
+                    });
+                }
+            }
+        });
+        gate
+    }
+
+    fn hold(&self) {
+        self.open.lock().unwrap().take().unwrap().iter().for_each(|stream| drop(stream.shutdown(Shutdown::Both)));
+    }
+
+    fn release(&self) {
+        *self.open.lock().unwrap() = Some(vec![]);
+        self.released.notify_all();
+    }
+}
+
+/// A client and a worker whose session has lost its connections, while the client opens others.
+fn reopening() -> (Cluster, Arc<Gate>, Process) {
+    let mut cluster = Cluster::of(0);
+    let gate = Gate::start(cluster.add_worker());
+    cluster.client.gateway.announce(&cluster.job, &[host_id(0)]);
+    assert_eq!(cluster.join(host_id(0), gate.port, 0).status, Status::Ok);
+    let proc = cluster.proc(0, 201);
+    let sessions = [session(&cluster.client, host_id(0)), session(&cluster.workers[0], CLIENT)];
+    until(|| sessions.iter().all(|s| s.is_up() && s.has_heartbeat()));
+    gate.hold();
+    until(|| sessions.iter().all(|s| !s.is_up() && !s.has_heartbeat()));
+    (cluster, gate, proc)
+}
+
+fn session(host: &Host, other: ProcUid) -> Arc<Session> {
+    host.gateway.job(CLIENT).unwrap().host(other).unwrap().session.clone()
+}
+
+fn until(mut ready: impl FnMut() -> bool) {
+    while !ready() {
+        std::thread::yield_now();
+    }
+}
+
+/// Closes a host, and releases the gate when its goodbye waits for a connection.
+fn close_before_release(host: &Host, session: &Session, gate: &Gate) {
+    std::thread::scope(|scope| {
+        let before = session.count();
+        let closing = scope.spawn(|| host.gateway.close(SOON));
+        until(|| closing.is_finished() || session.count() > before);
+        gate.release();
+    });
+}
+
+#[test]
+fn goodbye_of_an_agent_waits_for_a_connection() {
+    let (cluster, gate, proc) = reopening();
+    let client = &cluster.client.process;
+    let call = client.call(Mode::Gather, &[proc.uid()]);
+    client.send(proc.uid(), call.call_id, &[b"question"]);
+    let worker = &cluster.workers[0];
+    close_before_release(worker, &session(worker, CLIENT), &gate);
+    assert_eq!(end_of_outcome(&client.answer(&call, 0)).reason, lost("agent exited"));
+}
+
+#[test]
+fn goodbye_of_a_client_waits_for_a_connection() {
+    let (cluster, gate, _proc) = reopening();
+    let client = &cluster.client;
+    close_before_release(client, &session(client, host_id(0)), &gate);
+    let worker = &cluster.workers[0];
+    let here = worker.process.expect(|e| if let SystemEvent::JobEnded { here } = e { Some(here) } else { None });
+    assert_eq!(here, host_id(0));
+    assert!(worker.gateway.jobs().is_empty());
 }
 
 #[test]

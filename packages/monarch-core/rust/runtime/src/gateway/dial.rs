@@ -167,7 +167,7 @@ impl Gateway {
         deadline: std::time::Instant,
         before: Attempts,
     ) {
-        // `notify_joining_hosts` runs after `closing` is set and reads the host's state, which is therefore set before `closing` is read.
+        // `send_notices` runs after `closing` is set and reads the host's state, which is therefore set before `closing` is read.
         self.on_event(job, Event::JoinStarted { host: host.id });
         if !self.is_in(job) {
             self.on_event(job, Event::JoinEnded { host: host.id });

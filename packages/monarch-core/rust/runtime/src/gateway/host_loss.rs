@@ -21,6 +21,13 @@ const UNEXPECTED: &str = "unexpected";
 /// Reason for the end of a job whose client has announced its end.
 const CLIENT_ENDED: &str = "its client has ended";
 
+/// The last notice to a peer.
+struct Notice {
+    host: Arc<Host>,
+    /// A session with the peer is opened again when it has no connection: a session between a client and a host.
+    reopens: bool,
+}
+
 impl Gateway {
     /// Passes an event of a job to its state machine, and carries out the actions that follow.
     pub(super) fn on_event(&self, job: &Arc<Job>, event: Event) {
@@ -157,20 +164,23 @@ impl Gateway {
 
     /// Handles the end of one connection of a session. The detector is notified when the session has no connection left.
     pub(super) fn stream_broken(&self, job: &Arc<Job>, host: &Arc<Host>, number: u8, end: StreamEnd) {
+        // The kernel may reset one of the two connections of an exited process, where unread bytes were in its buffer.
+        let closed = {
+            let mut state = lock(&host.state);
+            state.closed_by_exit |= end == StreamEnd::Closed;
+            state.closed_by_exit
+        };
         if self.is_closing() {
             // The other sides close their connections in answer to the notice of this process.
+            if host.has_pending_notice() {
+                self.open(job, host);
+            }
             return;
         }
         let alone = match number {
             FRAMES => !host.session.has_heartbeat(),
             HEARTBEAT => !host.session.is_up(),
             _ => false,
-        };
-        // The kernel may reset one of the two connections of an exited process, where unread bytes were in its buffer.
-        let closed = {
-            let mut state = lock(&host.state);
-            state.closed_by_exit |= end == StreamEnd::Closed;
-            state.closed_by_exit
         };
         if alone {
             let end = match if closed { StreamEnd::Closed } else { end } {
@@ -302,6 +312,9 @@ impl Gateway {
 
     /// Closes all sessions: a client notifies its hosts that the job is over, an agent notifies its peers that it leaves. Waits at most
     /// `bound` until the notices are acknowledged.
+    ///
+    /// A session between a client and a host may have no connection at this moment, or lose it while the notice is under way. The client
+    /// opens another one. So the notice waits, and the listener of an agent stays open. A peer that does not connect costs half of `bound`.
     pub fn close(&self, bound: Duration) {
         if std::mem::replace(&mut *lock(&self.closing), true) {
             return;
@@ -309,56 +322,60 @@ impl Gateway {
         // A relay may end before it has forwarded the last frames of this agent. The client then connects to this agent directly, as long
         // as the listener is open.
         self.wait_for_relays(bound / 2);
+        self.report_refusals();
+        let (begin, notices) = (Instant::now(), self.send_notices());
+        let is_pending = |notice: &Notice| {
+            let session = &notice.host.session;
+            match notice.reopens {
+                true => notice.host.has_pending_notice() && (session.is_up() || begin.elapsed() < bound / 2),
+                false => session.is_up() && !session.is_settled(),
+            }
+        };
+        // The other side acknowledges with its next heartbeat, or by closing the connection.
+        while begin.elapsed() < bound && notices.iter().any(is_pending) {
+            notices.iter().for_each(|n| n.host.session.send_heartbeat(&Heartbeat::Ping { received: vec![n.host.session.received()] }));
+            std::thread::sleep(Duration::from_millis(2));
+        }
         if let Some(listener) = lock(&self.listener).take() {
             listener.close();
         }
-        self.report_refusals();
-        let Some(node) = self.node() else { return };
-        let mut waiting = vec![];
-        let joining = self.notify_joining_hosts();
-        for job in self.jobs() {
-            for host in job.hosts().into_iter().filter(|h| h.lost().is_none() && h.session.is_up()) {
-                if host.session.is_routed() {
-                    // The relay between this process and the host passes the notice on.
-                    continue;
-                }
-                let word = if job.is_clients() { Control::JobEnded } else { Control::Leaving };
-                node.peers.peer(host.id).send_control(word);
-                waiting.push(host);
-            }
+        for notice in &notices {
+            lock(&notice.host.state).notice_pending = false;
+            notice.host.session.close();
         }
-        let deadline = Instant::now() + bound;
-        // The other side acknowledges with its next heartbeat, or by closing the connection.
-        while Instant::now() < deadline && waiting.iter().any(|h| h.session.is_up() && !h.session.is_settled()) {
-            waiting.iter().for_each(|h| h.session.send_heartbeat(&Heartbeat::Ping { received: vec![h.session.received()] }));
-            std::thread::sleep(Duration::from_millis(2));
-        }
-        let deadline = deadline.min(Instant::now() + bound / 2);
-        while Instant::now() < deadline && joining.iter().any(|h| h.has_pending_notice()) {
-            joining.iter().for_each(|h| h.session.send_heartbeat(&Heartbeat::Ping { received: vec![h.session.received()] }));
-            std::thread::sleep(Duration::from_millis(2));
-        }
-        joining.iter().for_each(|h| lock(&h.state).notice_pending = false);
-        waiting.iter().chain(&joining).for_each(|h| h.session.close());
         for job in self.jobs().into_iter().filter(|j| !j.is_clients()) {
             self.end_job(&job, "its host's agent has ended");
         }
     }
 
-    /// Notifies the hosts whose join is under way: such a worker may have made the job already, and receives the notice as soon as it has
-    /// joined.
-    fn notify_joining_hosts(&self) -> Vec<Arc<Host>> {
+    /// Sends the last notice to each peer. A worker whose join is under way may have made the job already: it receives the notice as soon
+    /// as it has joined.
+    fn send_notices(&self) -> Vec<Notice> {
         let Some(node) = self.node() else { return vec![] };
-        let hosts = self.jobs().into_iter().filter(|job| job.is_clients()).flat_map(|job| job.hosts());
-        let part = |host: &Arc<Host>| {
-            let may_have_job = host.membership().may_have_job();
-            let mut state = lock(&host.state);
-            state.notice_pending = may_have_job && !state.was_up;
-            state.notice_pending
-        };
-        let joining: Vec<Arc<Host>> = hosts.filter(part).collect();
-        joining.iter().for_each(|host| node.peers.peer(host.id).send_control(Control::JobEnded));
-        joining
+        let mut notices = vec![];
+        for (job, host) in self.jobs().into_iter().flat_map(|j| j.hosts().into_iter().map(move |h| (j.clone(), h))) {
+            let (word, reopens) = match job.is_clients() {
+                true => (Control::JobEnded, host.membership().may_have_job()),
+                false => (Control::Leaving, host.id == job.id && host.lost().is_none()),
+            };
+            let is_up = host.session.is_up();
+            let may_open = {
+                let mut state = lock(&host.state);
+                state.notice_pending = job.is_clients() && reopens;
+                // A client that was never connected is refused when it connects.
+                reopens && (!is_up && state.was_up || job.is_clients() && !state.was_up)
+            };
+            // The relay between this process and the host passes the notice on.
+            if !may_open && (host.lost().is_some() || !is_up || host.session.is_routed()) {
+                continue;
+            }
+            node.peers.peer(host.id).send_control(word);
+            if may_open && job.is_clients() {
+                self.open_soon(&job, &host);
+            }
+            notices.push(Notice { host, reopens });
+        }
+        notices
     }
 
     /// Waits at most `bound` until the client has acknowledged the frames that relays forward to it. The relays are notified only then that

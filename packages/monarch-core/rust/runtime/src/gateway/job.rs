@@ -131,7 +131,7 @@ pub(super) struct Connections {
     pub was_up: bool,
     /// A connection has ended in the way in which the kernel closes those of an exited process, and no connection has been opened since.
     pub closed_by_exit: bool,
-    /// This client closes and has not been able to notify the host yet: connections to the host are opened for this notice only.
+    /// This client closes, and the host has not acknowledged the notice yet: connections to the host are opened for this notice only.
     pub notice_pending: bool,
 }
 
@@ -207,18 +207,15 @@ impl Host {
         Some(Member { id: self.id, name: self.name(), state, why })
     }
 
-    /// True while the host has not acknowledged the last notice of this closing client.
+    /// True while the host has not acknowledged the last notice of this closing process.
     pub(super) fn has_pending_notice(&self) -> bool {
-        let is_yet_to_open = {
-            if self.membership().is_ended() {
-                return false;
-            }
-            let state = lock(&self.state);
-            !state.was_up || state.redial.is_opening()
-        };
-        // The agent closes its connections after the notice. The order of these checks matters: a connection is attached before its attempt
-        // ends.
-        (is_yet_to_open || self.session.is_up()) && !self.session.is_settled()
+        if self.membership().is_ended() || self.session.is_settled() {
+            return false;
+        }
+        // The other side closes its connections in answer to the notice. An end before the notice was written is no answer. The order of
+        // these checks matters: the flag is reset before a connection is attached, and then all unacknowledged bytes are unwritten.
+        let is_closed = lock(&self.state).closed_by_exit;
+        !is_closed || self.session.is_up() || self.session.waiting().0 > 0
     }
 
     /// The end of all processes of the host if it is lost.
