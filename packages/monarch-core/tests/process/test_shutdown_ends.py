@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import signal
 
 import pytest
 from eventually import eventually
@@ -13,6 +12,7 @@ import monarch.actor
 from monarch.actor import Actor, AttachError, SupervisionError, attach_to_workers, endpoint
 from monarch.config import configured
 from monarch.extension.mesh import lost_hosts
+from tools.frozen import freeze
 
 
 class Here(Actor):
@@ -25,7 +25,7 @@ def test_shutdown_names_a_silent_host():
     with Workers(2) as workers, configured(host_loss_timeout="1s"):
         mesh = workers.attach()
         mesh.initialized.get()
-        workers.processes[1].send_signal(signal.SIGSTOP)
+        freeze(workers.processes[1].pid)
         with pytest.raises(SupervisionError, match="shutdown: 1 of 2 hosts may still run: ") as raised:
             mesh.shutdown().get()
         assert raised.value.code == "not_shut_down"
@@ -66,7 +66,7 @@ def test_reported_loss_is_logged_by_the_shutdown(shown: str, monkeypatch: pytest
         mesh = workers.attach()
         here = mesh.spawn_procs().spawn("here", Here)
         here.pid.call_one().get()
-        workers.processes[0].send_signal(signal.SIGSTOP)
+        freeze(workers.processes[0].pid)
         with pytest.raises(SupervisionError, match="silent for "):
             here.pid.call_one().get()
         mesh.shutdown().get()
@@ -90,7 +90,7 @@ def test_second_shutdown_of_a_host_returns():
     with Workers(1) as workers, configured(host_loss_timeout="1s"):
         mesh, again = workers.attach(), workers.attach()
         mesh.initialized.get()
-        workers.processes[0].send_signal(signal.SIGSTOP)
+        freeze(workers.processes[0].pid)
         with pytest.raises(SupervisionError, match="may still run"):
             mesh.shutdown().get()
         again.shutdown().get()

@@ -223,8 +223,10 @@ class Attachment:
         return {self.ids[rank] for rank, result in enumerate(self.cell.results()) if result is not None and result.status == ERROR}
 
     def unreported(self) -> set[int]:
-        """The hosts that have not joined while no caller has received the error."""
-        return self._failed() if self.failure is None else set()
+        """The hosts that have not joined while no caller has received the error. A host is lost a moment before the join has its error."""
+        if self.failure is not None:
+            return set()
+        return {self.ids[rank] for rank, result in enumerate(self.cell.results()) if result is None or result.status == ERROR}
 
     def described(self) -> list[dict[str, Any] | None]:
         """The description that each host sent: `agent`, `host`, `pid`, `release`; None for hosts that have not joined."""
