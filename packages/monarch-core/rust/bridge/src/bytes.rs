@@ -2,13 +2,14 @@
 //! out-of-band buffers.
 
 use net::{Mapping, RecvPart};
-use pyo3::exceptions::{PyBufferError, PyOSError};
+use pyo3::exceptions::PyOSError;
 use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::types::{PyByteArray, PyBytes, PyList, PyTuple};
 use runtime::transfers::payload::OutPart;
 
 use crate::provided::{dumps, loads};
+use crate::view::{Memory, fill};
 
 /// A contiguous view of a Python object's memory.
 pub struct View {
@@ -81,9 +82,9 @@ pub struct Mapped {
 impl Mapped {
     unsafe fn __getbuffer__(slf: Bound<'_, Self>, view: *mut ffi::Py_buffer, flags: std::ffi::c_int) -> PyResult<()> {
         let m = &slf.get().mapping;
-        // SAFETY: the mapping lives as long as the object, which the view holds.
-        let r = unsafe { ffi::PyBuffer_FillInfo(view, slf.as_ptr(), m.as_ptr().cast(), m.len() as isize, 0, flags) };
-        if r == 0 { Ok(()) } else { Err(PyErr::take(slf.py()).unwrap_or_else(|| PyBufferError::new_err("no such view"))) }
+        let memory = Memory { address: m.as_ptr().cast_const().cast(), len: m.len(), is_readonly: false };
+        // SAFETY: the mapping lives as long as the object, and is private to this process.
+        unsafe { fill(&slf, &memory, view, flags) }
     }
 
     fn __len__(&self) -> usize {

@@ -6,12 +6,13 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use ::events::{Batch, Columns, Field, Reader, Record, TABLE, Value, type_of};
-use pyo3::exceptions::{PyBufferError, PyOSError};
+use pyo3::exceptions::PyOSError;
 use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyString};
 
 use crate::trace::{TraceContext, recorded};
+use crate::view::{Memory, fill};
 
 /// A field of a type of events.
 #[pyclass(frozen)]
@@ -260,9 +261,9 @@ impl EventMemory {
 impl EventMemory {
     unsafe fn __getbuffer__(slf: Bound<'_, Self>, view: *mut ffi::Py_buffer, flags: std::ffi::c_int) -> PyResult<()> {
         let bytes = slf.get().bytes();
-        // SAFETY: the view holds the object, which keeps the memory alive; the view is read-only.
-        let r = unsafe { ffi::PyBuffer_FillInfo(view, slf.as_ptr(), bytes.as_ptr().cast_mut().cast(), bytes.len() as isize, 1, flags) };
-        if r == 0 { Ok(()) } else { Err(PyErr::take(slf.py()).unwrap_or_else(|| PyBufferError::new_err("no such view"))) }
+        let memory = Memory { address: bytes.as_ptr(), len: bytes.len(), is_readonly: true };
+        // SAFETY: the object keeps the memory alive.
+        unsafe { fill(&slf, &memory, view, flags) }
     }
 
     fn __len__(&self) -> usize {

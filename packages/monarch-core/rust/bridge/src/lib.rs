@@ -28,6 +28,7 @@ mod system_event;
 mod thread_limit;
 mod timeline;
 mod trace;
+mod view;
 mod watcher;
 
 #[pyo3::pymodule]

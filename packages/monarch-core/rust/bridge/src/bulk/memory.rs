@@ -4,9 +4,10 @@ use std::sync::Arc;
 
 use bulk::arena::Block;
 use bulk::buffer::Mapping;
-use pyo3::exceptions::PyBufferError;
 use pyo3::ffi;
 use pyo3::prelude::*;
+
+use crate::view::{Memory, fill};
 
 /// The memory of an object with the buffer protocol, which can neither move nor be freed while this view is held.
 #[pyclass(frozen)]
@@ -98,11 +99,10 @@ impl SharedMemory {
 #[pymethods]
 impl SharedMemory {
     unsafe fn __getbuffer__(slf: Bound<'_, Self>, view: *mut ffi::Py_buffer, flags: std::ffi::c_int) -> PyResult<()> {
-        let (address, len, readonly) = slf.get().range();
-        let address = address as *mut std::ffi::c_void;
-        // SAFETY: the view holds the object, which keeps the memory alive.
-        let r = unsafe { ffi::PyBuffer_FillInfo(view, slf.as_ptr(), address, len as isize, readonly.into(), flags) };
-        if r == 0 { Ok(()) } else { Err(PyErr::take(slf.py()).unwrap_or_else(|| PyBufferError::new_err("no such view"))) }
+        let (address, len, is_readonly) = slf.get().range();
+        let memory = Memory { address: address as *const u8, len, is_readonly };
+        // SAFETY: the object keeps the memory alive.
+        unsafe { fill(&slf, &memory, view, flags) }
     }
 
     fn __len__(&self) -> usize {
