@@ -44,6 +44,11 @@ impl Address {
         }
     }
 
+    /// The host name or numeric address; empty for addresses that are not TCP.
+    pub fn name(&self) -> String {
+        if let Address::Tcp { host, .. } = self { host.clone() } else { String::new() }
+    }
+
     pub fn is_unix(&self) -> bool {
         matches!(self, Address::Unix(_))
     }

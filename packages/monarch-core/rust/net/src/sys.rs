@@ -123,11 +123,6 @@ pub fn socketpair() -> io::Result<(OwnedFd, OwnedFd)> {
     pair(libc::SOCK_STREAM | libc::SOCK_NONBLOCK)
 }
 
-/// A connected pair of sockets that keep message boundaries; blocking.
-pub fn packet_pair() -> io::Result<(OwnedFd, OwnedFd)> {
-    pair(libc::SOCK_SEQPACKET)
-}
-
 fn pair(kind: libc::c_int) -> io::Result<(OwnedFd, OwnedFd)> {
     let mut fds = [0; 2];
     // SAFETY: two writable ints; on success their owner is this function.

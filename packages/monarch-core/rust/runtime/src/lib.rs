@@ -18,11 +18,13 @@
 //! | `roles` | the agent and the gateway, as the components know them |
 //! | `agent` | the host agent: starts, links, watches and ends procs |
 //! | `gateway` | this process as a member of jobs that span hosts |
+//! | `local` | this process and its procs, as the components of the agent and of the gateway see them |
 //! | `cast` | casts over hosts: order, trees, answers |
 //! | `supervision` | ownership, and the receivers of failures: decisions only |
 //! | `membership` | the hosts of a job: joins and failure detection; decisions only |
 //! | `tombstones` | the ends of processes and actors |
 //! | `sync` | locks, replaceable for exploring interleavings |
+//! | `tasks` | tasks of components for the I/O thread |
 //! | `threads` | the start of threads |
 
 pub mod agent;
@@ -33,6 +35,7 @@ mod ends;
 pub mod gateway;
 mod incoming;
 pub mod inspection;
+mod local;
 pub mod mailboxes;
 pub mod membership;
 pub mod messages;
@@ -45,6 +48,7 @@ pub mod streams;
 pub mod supervision;
 mod sync;
 pub mod system;
+mod tasks;
 pub mod threads;
 mod tombstones;
 pub mod transfers;

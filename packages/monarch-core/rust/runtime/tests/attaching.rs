@@ -26,13 +26,6 @@ fn reason(outcome: &Outcome) -> String {
     String::from_utf8(bytes(&outcome.parts)).unwrap()
 }
 
-/// A port that refuses connections, for as long as the listener lives.
-fn refusing_port() -> (TcpListener, u16) {
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let port = listener.local_addr().unwrap().port();
-    (listener, port)
-}
-
 fn is_answered(cluster: &Cluster, proc: &Process) {
     let client = &cluster.client.process;
     let call = client.call(Mode::Gather, &[proc.uid()]);
@@ -122,18 +115,27 @@ fn worker_behind_a_gateway_answers() {
     assert_eq!(cluster.client.gateway.route_gateway().unwrap().address, "the gateway");
 }
 
-/// The gateway reports the error of its own network.
+/// The gateway reports the error of its own network: a host that has answered, and then refuses connections, has ended.
 #[test]
 fn worker_unreachable_by_its_gateway_does_not_join() {
     let mut cluster = cluster();
     let gateway = cluster.add_worker();
     assert_eq!(cluster.use_gateway(gateway).status, Status::Ok);
-    let (listener, port) = refusing_port();
-    drop(listener);
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().port();
     cluster.client.gateway.announce(&cluster.job, &[host_id(1)]);
-    let outcome = cluster.join_within(cluster.wanted(host_id(1), port, 0, 0), Duration::from_millis(200));
-    assert_eq!(outcome.status, Status::Error);
-    assert!(reason(&outcome).contains("refused"), "{}", reason(&outcome));
+    let outcome = std::thread::scope(|scope| {
+        scope.spawn(move || {
+            let first = listener.accept().unwrap();
+            // Before the client's first attempt fails.
+            drop(listener);
+            drop(first);
+        });
+        cluster.join(host_id(1), port, 0)
+    });
+    let failure: JoinFailure = wire::greeting::decode(&bytes(&outcome.parts)).unwrap();
+    assert_eq!((outcome.status, failure.kind), (Status::Error, JoinFailureKind::Ended));
+    assert!(failure.why.contains("refused"), "{}", failure.why);
 }
 
 #[test]

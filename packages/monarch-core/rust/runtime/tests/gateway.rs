@@ -15,6 +15,7 @@ use net::trust::Policy;
 use refused_calls::refuse;
 use runtime::calls::pending_call::Outcome;
 use runtime::gateway::Audit;
+use runtime::roles::LocalGateway;
 use runtime::{Mode, SystemEvent};
 use wire::control::ProcPlan;
 use wire::frame::{ROUTED, begin, finish};
@@ -306,7 +307,7 @@ fn frame_of_an_unknown_job_is_dropped() {
     let cluster = Cluster::of(1);
     let head = Route { from: CLIENT, from_host: ProcUid(999), to: host_id(0), to_host: host_id(0), seq: 0 };
     let message = Message { dest: BOX, sender: MailboxId(5), method: b"go"[..].into(), ..Message::default() };
-    cluster.client.gateway.forward(&head, &[&Frame::Message(message).encode()]);
+    LocalGateway::forward(&*cluster.client.gateway, &head, &[&Frame::Message(message).encode()]);
     let worker = &cluster.workers[0].process;
     worker.settle_as(host_id(0), &cluster.client.process);
     assert!(worker.node.mailboxes.known(BOX).is_none());

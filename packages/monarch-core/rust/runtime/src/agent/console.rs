@@ -39,7 +39,7 @@ impl Agent {
         tail: Arc<Tail>,
     ) -> io::Result<Arc<Stream>> {
         let stream = self.output.add(proc, (read, console), &plan.prefix, tail, self.file(plan, name))?;
-        let job = self.gateway().and_then(|g| g.job_by_own_id(here)).filter(|j| !j.is_clients());
+        let job = self.gateway().and_then(|g| g.jobs.by_own_id(here)).filter(|j| !j.is_clients());
         // A user watches a terminal, so its lines count as seen.
         if let Some(job) = job.filter(|_| unsafe { libc::isatty(console) } == 0) {
             let (me, shown) = (self.weak(), plan.name.clone());
@@ -67,10 +67,10 @@ impl Agent {
         let text = String::from_utf8_lossy(words);
         let mut words = text.split('\0');
         let (Some(host), Some(proc), Some(to), Some(node)) = (words.next(), words.next(), words.next(), self.node()) else { return };
-        let Some((gateway, job)) = self.gateway().and_then(|g| Some((g, g.job(node.uid)?))) else { return };
+        let Some((gateway, job)) = self.gateway().and_then(|g| Some((g, g.jobs.get(node.uid)?))) else { return };
         let is_seen = lock(&self.consoles).iter().any(|ours| identity(*ours) == *console);
         if !is_seen && !job.output_warning_sent.swap(true, Ordering::Relaxed) {
-            gateway.audit("output", host, format!("what {proc} on {host} prints goes to {to}, not to this console"));
+            gateway.audit.add("output", host, format!("what {proc} on {host} prints goes to {to}, not to this console"));
         }
     }
 

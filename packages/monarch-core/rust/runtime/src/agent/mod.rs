@@ -245,7 +245,7 @@ impl Agent {
             Control::BulkDial { number, from: ours, to, to_host } => {
                 let Some(node) = self.node.upgrade() else { return };
                 match self.gateway() {
-                    Some(gateway) => gateway.bulk_dial(from, number, ours, (to, to_host)),
+                    Some(gateway) => gateway.bulk.dial(from, number, ours, (to, to_host)),
                     None => node.streams.refuse(ours, number, UNKNOWN.to_owned()),
                 }
             }

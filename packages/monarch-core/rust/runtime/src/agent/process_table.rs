@@ -126,13 +126,13 @@ impl Agent {
         let Some(node) = self.node() else { return };
         let gateway = self.gateway();
         let only = match asker {
-            Requester::Peer(from, _) => gateway.and_then(|g| g.own_id_in(from)),
+            Requester::Peer(from, _) => gateway.and_then(|g| g.jobs.own_id_in(from)),
             _ => None,
         };
         let mut procs: Vec<ProcUid> = self.started();
         procs.retain(|uid| only.is_none_or(|here| self.is_in_job(*uid, here)));
         procs.push(node.uid);
-        let hosts = if only.is_some() { vec![] } else { gateway.map_or(vec![], |g| g.members()) };
+        let hosts = if only.is_some() { vec![] } else { gateway.map_or(vec![], |g| g.jobs.members()) };
         self.ask(asker, what, procs, only, hosts);
     }
 
@@ -207,7 +207,7 @@ impl Agent {
             zygote_pid: self.zygote_pid(),
             procs: rows.into_iter().map(|(_, row)| row).collect(),
             hosts,
-            clients: self.gateway().map_or(vec![], |g| g.clients()),
+            clients: self.gateway().map_or(vec![], |g| g.jobs.clients()),
             notes: lock(&self.inspections.notes).iter().map(|(name, text)| format!("{name}: {text}")).collect(),
             recordings,
         };

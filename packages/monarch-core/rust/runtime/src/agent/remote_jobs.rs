@@ -59,13 +59,13 @@ impl Agent {
     /// The id of this host in the job that has the host `host` and the process `asker`: a service is in several jobs.
     pub fn own_id_beside(&self, host: ProcUid, asker: ProcUid) -> Option<ProcUid> {
         let has = |job: &Job| (job.id == host || job.host(host).is_some()) && self.is_in_job(asker, job.own_id);
-        Some(self.gateway()?.jobs().into_iter().find(|job| has(job))?.own_id)
+        Some(self.gateway()?.jobs.all().into_iter().find(|job| has(job))?.own_id)
     }
 
     /// The uid of the client in whose job this host has the id `here`.
     pub fn client_of(&self, here: ProcUid) -> Option<ProcUid> {
         let node = self.node()?;
-        if here == node.uid { Some(here) } else { Some(self.gateway()?.job_by_own_id(here)?.id) }
+        if here == node.uid { Some(here) } else { Some(self.gateway()?.jobs.by_own_id(here)?.id) }
     }
 
     /// Sets a note of a service for inspections; an empty text removes it.

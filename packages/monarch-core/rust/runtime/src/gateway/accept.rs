@@ -1,28 +1,83 @@
 //! Connections that other processes open to this one: joins, connections of sessions, tunnels, and streams for bulk data.
+//!
+//! What it needs: the credentials of this host, its jobs and the events of membership, and the components that serve the kinds of
+//! connections.
+//!
+//! What always holds:
+//! - A connection is admitted only for a host whose certificate permits it to act as that host.
+//! - A host that has ended is not admitted again with the same id.
 
-use std::sync::Arc;
+use std::io;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use net::address::Address;
 use net::channel::Disagree;
 use net::dial::{NoStream, greeting_frame};
+use net::listener::Listener;
 use net::lock::lock;
 use net::session::HEARTBEAT;
-use net::trust::{Kind, Opened, Refused, Subject};
+use net::trust::{Kind, Opened, Policy, Refused};
 use wire::ProcUid;
 use wire::greeting::{self, Greeting, JobSettings, RefusalReason, Welcome};
 
-use super::dial::ahead;
-use super::{Gateway, Host, Job, RELEASE};
+use super::audit::AuditLog;
+use super::bulk::BulkStreams;
+use super::connections::ahead;
+use super::dialler::Dialler;
+use super::job::{Job, RELEASE};
+use super::jobs::Jobs;
+use super::membership_events::MembershipEvents;
+use super::tunnel::Tunnels;
+use crate::local::Local;
 use crate::membership::Event;
 use crate::peers::routes::Place;
 
-impl Gateway {
+/// Admits connections.
+pub(super) struct Accept {
+    pub local: Arc<Local>,
+    pub jobs: Arc<Jobs>,
+    pub events: Arc<MembershipEvents>,
+    pub dialler: Arc<Dialler>,
+    pub bulk: Arc<BulkStreams>,
+    pub tunnels: Arc<Tunnels>,
+    pub audit: Arc<AuditLog>,
+    pub listener: Mutex<Option<Arc<Listener>>>,
+}
+
+impl Accept {
+    /// Opens the listener to which clients and agents connect; returns its port.
+    pub fn listen(self: &Arc<Self>, at: &Address, policy: Policy) -> io::Result<u16> {
+        let trust = self.dialler.host_trust(policy)?;
+        let me = Arc::downgrade(self);
+        let on_accepted = move |peer: String, result| {
+            if let Some(me) = me.upgrade() {
+                me.on_accepted(&peer, result);
+            }
+        };
+        let listener = Listener::open(&self.local.poller, at, trust, Arc::new(on_accepted))?;
+        let port = listener.port;
+        *lock(&self.listener) = Some(listener);
+        Ok(port)
+    }
+
+    /// True in an agent: other hosts can connect to this process.
+    pub fn is_listening(&self) -> bool {
+        lock(&self.listener).is_some()
+    }
+
+    pub fn close(&self) {
+        if let Some(listener) = lock(&self.listener).take() {
+            listener.close();
+        }
+    }
+
     /// Handles the outcome of the handshake of an incoming connection.
-    pub(super) fn on_accepted(&self, peer: &str, result: Result<Opened, NoStream>) {
+    fn on_accepted(&self, peer: &str, result: Result<Opened, NoStream>) {
         match result {
             Ok(opened) => self.greeted(peer, opened),
-            Err(NoStream::Refused(Refused::Job(job))) if lock(&self.ended_jobs).contains(&ProcUid(job.0)) => {}
-            Err(NoStream::Refused(why)) if !why.is_transient() => self.refused(peer, why.to_string()),
+            Err(NoStream::Refused(Refused::Job(job))) if self.jobs.has_ended(ProcUid(job.0)) => {}
+            Err(NoStream::Refused(why)) if !why.is_transient() => self.audit.refused(peer, why.to_string()),
             // The peer has sent nothing, or the failure is transient.
             Err(_) => {}
         }
@@ -38,67 +93,53 @@ impl Gateway {
                 self.channel_asked(opened, session, number, received, from, to)
             }
             (Kind::Channel, Some(Greeting::Tunnel { host, port, places, within_ms })) => {
-                self.tunnel_asked(peer, opened, host, port, places, Duration::from_millis(within_ms))
+                self.tunnels.asked(peer, opened, host, port, places, Duration::from_millis(within_ms))
             }
-            (Kind::Channel, Some(bulk @ Greeting::Bulk { .. })) => self.bulk_asked(opened, bulk),
+            (Kind::Channel, Some(bulk @ Greeting::Bulk { .. })) => self.bulk.asked(opened, bulk),
             _ => {
-                self.refused(peer, "its greeting is malformed".to_owned());
+                self.audit.refused(peer, "its greeting is malformed".to_owned());
                 opened.stream.close();
             }
         }
     }
 
     fn join_asked(&self, peer: &str, mut opened: Opened, host: ProcUid, agent: u64, from: &str, settings: JobSettings) {
-        let Some(node) = self.node() else { return };
+        let Some(node) = self.local.node() else { return };
         let id = ProcUid(opened.job.0);
         let was_here = node.peers.routes.lost(Place { host: id, here: host }).is_some();
-        let answer = if self.is_closing() {
+        let answer = if self.jobs.is_closing() {
             Welcome::Refused(RefusalReason::Closing)
         } else if agent != 0 && agent != node.uid.0 {
             Welcome::Refused(RefusalReason::OtherAgent)
-        } else if self.job(id).is_some_and(|j| j.own_id != host) {
+        } else if self.jobs.get(id).is_some_and(|j| j.own_id != host) {
             // Probably the client has dialled this host by a second address.
             Welcome::Refused(RefusalReason::Twice)
         } else if was_here {
             // The end of the job here is final for this id of the host; the client asks again with a new id.
             Welcome::Refused(RefusalReason::Lost)
         } else {
-            if self.job(id).is_none() {
-                let job = Job::new(id, host, settings, self.poller.now());
-                let client = job.host_or_new(id, &self.me, &self.poller);
-                self.on_event(&job, Event::Joined { host: id });
+            if let (None, Ok(job)) = (self.jobs.get(id), self.jobs.start(id, host, settings)) {
+                let client = job.host_or_new(id);
                 lock(&client.info).name = from.to_owned();
-                self.add_job(job.clone());
+                self.events.report(&job, Event::Joined { host: id });
                 node.peers.route(id, id, host);
-                self.watch(&job, id);
+                self.events.watch(&job, id);
             }
             let name = node.roles.agent().map_or_else(String::new, |a| a.host());
             Welcome::Joined { agent: node.uid.0, host: name, pid: std::process::id(), release: RELEASE.to_owned() }
         };
         if matches!(answer, Welcome::Joined { .. }) {
-            self.audit("joined", peer, from.to_owned());
+            self.audit.add("joined", peer, from.to_owned());
         } else {
-            self.refused(peer, from.to_owned());
+            self.audit.refused(peer, from.to_owned());
         }
         // The socket's buffer takes so small an answer at once. The other side closes the connection.
         let _ = opened.stream.write(&[&greeting_frame(&greeting::encode(&answer))]);
         let _ = opened.stream.flush();
     }
 
-    /// True if the certificate of the other end permits it to act as the host `from`.
-    pub(super) fn may_act_as(opened: &Opened, from: ProcUid) -> bool {
-        match opened.subject {
-            Subject::Host(host) => host == from.0,
-            Subject::Client => from.0 == opened.job.0,
-            // Certificates of the site name machines, and all members of a job use sockets of the same user: every member may act as any
-            // host of the job.
-            Subject::Site(_) | Subject::Unnamed => true,
-        }
-    }
-
     fn channel_asked(&self, mut opened: Opened, session: u64, number: u8, received: u64, from: ProcUid, to: ProcUid) {
-        let may_act_as = Gateway::may_act_as(&opened, from);
-        let job = self.job(ProcUid(opened.job.0)).filter(|j| j.own_id == to && from != to && may_act_as);
+        let job = self.jobs.of_connection(&opened, from, to);
         let admitted = match &job {
             Some(job) => self.admit(job, session, number, received, from),
             None => Err(RefusalReason::NoSession),
@@ -110,12 +151,12 @@ impl Gateway {
             let _ = opened.stream.flush();
             return;
         };
-        let host = job.host_or_new(from, &self.me, &self.poller);
+        let host = job.host_or_new(from);
         if host.session.is_paused() {
             return;
         }
-        self.watch(job, from);
-        self.heartbeat_received(job, from);
+        self.events.watch(job, from);
+        self.events.heartbeat(job, from);
         lock(&host.state).closed_by_exit = false;
         if number == HEARTBEAT {
             return host.session.attach_heartbeat(opened.stream, &answer(&Welcome::Channel { received: 0 }), Vec::new());
@@ -133,24 +174,12 @@ impl Gateway {
             }
         }
         if attached == Err(Disagree::Ahead) {
-            self.host_ended(job, &host, &ahead(received, &host));
-        }
-    }
-
-    /// Handles a connection that the kernel of this host does not watch: the other host is lost. A client is not: it opens another
-    /// connection, and its lease decides.
-    pub(super) fn unwatched(&self, job: &Arc<Job>, host: &Arc<Host>, why: &NoStream) {
-        if host.id == job.id {
-            self.refused(&host.name(), why.to_string());
-        } else if job.is_clients() {
-            self.host_lost(job, host, &why.to_string());
-        } else {
-            self.link_lost(job, host, &why.to_string());
+            self.events.ended(job, &host, &ahead(received, &host));
         }
     }
 
     fn admit(&self, job: &Arc<Job>, session: u64, number: u8, received: u64, from: ProcUid) -> Result<(), RefusalReason> {
-        let host = job.host_or_new(from, &self.me, &self.poller);
+        let host = job.host_or_new(from);
         if host.membership().is_ended() {
             return Err(RefusalReason::Lost);
         }
@@ -160,7 +189,7 @@ impl Gateway {
             state.was_up = true;
             return Ok(());
         }
-        if self.is_closing() {
+        if self.jobs.is_closing() {
             return Err(RefusalReason::Closing);
         }
         if state.session_id != 0 && state.dials && !state.was_up {
@@ -175,7 +204,7 @@ impl Gateway {
         state.session_id = session;
         state.was_up = true;
         drop(state);
-        self.on_event(job, Event::Joined { host: from });
+        self.events.report(job, Event::Joined { host: from });
         Ok(())
     }
 }

@@ -1,51 +1,67 @@
-//! A job, its hosts, and the state that this process keeps of each host.
+//! A job, its hosts, and the messages that it sends along its join tree.
+//!
+//! What it needs: a handler for the events of its sessions. The states that it contains do no I/O; components of the gateway change them.
+//!
+//! What always holds:
+//! - A host that is asked for is in the job from then on, whether it has joined or not, so frames for it have a session to wait in.
+//! - No other lock is taken while the one of the membership is held.
 
-use std::collections::HashMap;
-use std::net::SocketAddr;
-use std::sync::atomic::{AtomicBool, AtomicU64};
-use std::sync::{Arc, Mutex, PoisonError, RwLock, Weak};
+use std::collections::{HashMap, HashSet};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, RwLock, Weak};
 use std::time::{Duration, Instant};
 
 use net::Poller;
-use net::address::Address;
+use net::dial::Handshake;
 use net::lock::lock;
-use net::session::Session;
-use net::trust::DialTrust;
+use net::session::{Session, SessionHandler};
 use wire::ProcUid;
 use wire::control::HostEntry;
-use wire::exit::{ExitReason, ProcEnd};
-use wire::greeting::JobSettings;
+use wire::frame::TREE;
+use wire::greeting::{self, JobSettings};
+use wire::join_tree::{Along, HostEnd, TreeMessage};
 
-use super::cast::{Arrivals, Casts};
-use super::forward::SessionEvents;
-use super::joins::Joins;
-use super::part_fragments::PartialPart;
-use super::redial::Redial;
-use super::{Gateway, Member};
+use super::arrivals::Arrivals;
+use super::cast_relay::{CastCounts, CastRelay};
+use super::host::Host;
+use super::worker_list::WorkerList;
 use crate::membership::relays::Relays;
-use crate::membership::{HostState, Membership, Role, Settings};
-use crate::peers::ended::host_end;
+use crate::membership::{Membership, Role, Settings};
+use crate::sync::{read, write};
 
-/// A job as one process sees it: the client of the job, or the agent of one of its hosts. The gateway owns it.
+/// The release of this build. It is sent to other hosts in greetings.
+pub const RELEASE: &str = env!("CARGO_PKG_VERSION");
+
+/// Makes the handler of the sessions of a job.
+pub(super) type NewHandler = Box<dyn Fn(Weak<Job>) -> Arc<dyn SessionHandler> + Send + Sync>;
+
+/// A job as one process sees it: the client of the job, or the agent of one of its hosts. `Jobs` owns it.
 pub struct Job {
     /// The uid of the client.
     pub id: ProcUid,
     /// The id of this process in the job; in the client, its uid.
     pub own_id: ProcUid,
     pub settings: JobSettings,
+    poller: Arc<Poller>,
+    sessions: Arc<dyn SessionHandler>,
     hosts: RwLock<HashMap<ProcUid, Arc<Host>>>,
-    /// The decisions about the hosts, which share it. No other lock is taken while this one is held.
+    /// The decisions about the hosts, which share it.
     pub(super) membership: Arc<Mutex<Membership>>,
-    /// True while a call of `Gateway::tick` is scheduled.
-    pub(super) ticking: Mutex<bool>,
+    /// True while a tick of the membership is scheduled.
+    pub(super) ticking: AtomicBool,
     /// When this process made the job. The times of casts are relative to it.
     pub(super) started_at: Instant,
-    pub(super) casts: Mutex<Casts>,
+    pub(super) casts: Mutex<CastRelay>,
     /// The number of frames that were sent to other hosts for casts.
     pub(super) casts_sent: AtomicU64,
     pub(super) arrivals: Mutex<Arrivals>,
     pub(super) relays: Mutex<Relays>,
-    pub(super) joins: Mutex<Joins>,
+    /// The lists of workers whose joins are under way.
+    pub(super) lists: Mutex<Vec<WorkerList>>,
+    /// The handshakes that wait for a certificate from the client, by the host that joins.
+    pub(super) signing: Mutex<HashMap<ProcUid, Weak<Handshake>>>,
+    /// Client only: the next introduction of new hosts is scheduled.
+    pub(super) introducing: AtomicBool,
     /// The lines of a proc go to a console that the client may not see: this agent has reported that to the client; in the client, the
     /// audit log has an entry. Either happens once a job.
     pub(crate) output_warning_sent: AtomicBool,
@@ -54,24 +70,28 @@ pub struct Job {
 }
 
 impl Job {
-    pub fn new(id: ProcUid, own_id: ProcUid, settings: JobSettings, now: Instant) -> Arc<Job> {
+    pub(super) fn new(id: ProcUid, own_id: ProcUid, settings: JobSettings, poller: &Arc<Poller>, handler: &NewHandler) -> Arc<Job> {
         let role = if id == own_id { Role::Client } else { Role::Agent };
         let ms = Duration::from_millis;
         let detector = Settings { loss: ms(settings.loss_ms), reconnect: ms(settings.reconnect_ms), role };
-        let membership = Membership::new(id, own_id, detector, ms(settings.lease_ms), now);
-        Arc::new(Job {
+        let membership = Membership::new(id, own_id, detector, ms(settings.lease_ms), poller.now());
+        Arc::new_cyclic(|me| Job {
             id,
             own_id,
             settings,
+            poller: poller.clone(),
+            sessions: handler(me.clone()),
             hosts: RwLock::default(),
             membership: Arc::new(Mutex::new(membership)),
-            ticking: Mutex::new(false),
-            started_at: now,
-            casts: Mutex::new(Casts::new(own_id)),
+            ticking: AtomicBool::new(false),
+            started_at: poller.now(),
+            casts: Mutex::new(CastRelay::new(own_id)),
             casts_sent: AtomicU64::new(0),
             arrivals: Mutex::default(),
             relays: Mutex::new(Relays::new(role, id)),
-            joins: Mutex::default(),
+            lists: Mutex::default(),
+            signing: Mutex::default(),
+            introducing: AtomicBool::new(false),
             output_warning_sent: AtomicBool::new(false),
             client_description: Mutex::default(),
         })
@@ -82,166 +102,112 @@ impl Job {
         self.id == self.own_id
     }
 
+    pub fn cast_counts(&self) -> CastCounts {
+        let (records, groups) = {
+            let casts = lock(&self.casts);
+            (casts.relay.records(), casts.relay.groups())
+        };
+        CastCounts { records, groups, held: lock(&self.arrivals).held(), sent: self.casts_sent.load(Ordering::Relaxed) }
+    }
+
+    // ---- hosts
+
     pub fn host(&self, id: ProcUid) -> Option<Arc<Host>> {
-        self.hosts.read().unwrap_or_else(PoisonError::into_inner).get(&id).cloned()
+        read(&self.hosts).get(&id).cloned()
     }
 
     pub fn hosts(&self) -> Vec<Arc<Host>> {
-        self.hosts.read().unwrap_or_else(PoisonError::into_inner).values().cloned().collect()
+        read(&self.hosts).values().cloned().collect()
     }
 
     /// The host with this id; makes it if the job does not have it yet.
-    pub(super) fn host_or_new(self: &Arc<Self>, id: ProcUid, gateway: &Weak<Gateway>, poller: &Arc<Poller>) -> Arc<Host> {
-        let mut hosts = self.hosts.write().unwrap_or_else(PoisonError::into_inner);
-        let make = || {
-            let events = SessionEvents { gateway: gateway.clone(), job: Arc::downgrade(self) };
-            let session = Session::new(self.id, self.own_id, id, poller.clone(), Arc::new(events));
-            let (info, partial_parts, state) = (Mutex::default(), Mutex::default(), Mutex::default());
-            Arc::new(Host { id, session, membership: self.membership.clone(), info, partial_parts, state, carried: AtomicU64::new(0) })
-        };
-        hosts.entry(id).or_insert_with(make).clone()
-    }
-}
-
-/// The address of a host's agent, and the facts that the agent has reported when it joined.
-#[derive(Clone, Default)]
-pub struct HostInfo {
-    pub address: Option<Address>,
-    /// The socket addresses to which the name in `address` was resolved.
-    pub resolved: Vec<SocketAddr>,
-    pub name: String,
-    /// The release of Monarch on the host.
-    pub release: String,
-    pub pid: u32,
-    /// The uid of the agent's process.
-    pub agent: u64,
-}
-
-/// The state of the connections of a host.
-#[derive(Default)]
-pub(super) struct Connections {
-    /// The secret or certificate with which this process authenticates when it dials the host.
-    pub trust: Option<Arc<DialTrust>>,
-    /// This process opens the connections of the session.
-    pub dials: bool,
-    /// The attempts to open the connections.
-    pub redial: Redial,
-    pub session_id: u64,
-    /// A connection of the session has been open at some time.
-    pub was_up: bool,
-    /// A connection has ended in the way in which the kernel closes those of an exited process, and no connection has been opened since.
-    pub closed_by_exit: bool,
-    /// This client closes, and the host has not acknowledged the notice yet: connections to the host are opened for this notice only.
-    pub notice_pending: bool,
-}
-
-/// A host of a job, with the session between it and this process. The job owns it.
-pub struct Host {
-    pub id: ProcUid,
-    /// The session with the agent of the host.
-    pub session: Arc<Session>,
-    membership: Arc<Mutex<Membership>>,
-    pub(super) info: Mutex<HostInfo>,
-    /// The large parts from this host of which fragments are missing, by the sending and the receiving process.
-    pub(super) partial_parts: Mutex<HashMap<(ProcUid, ProcUid), PartialPart>>,
-    pub(super) state: Mutex<Connections>,
-    /// Client only: bytes between the client and this host that relays have forwarded.
-    pub(super) carried: AtomicU64,
-}
-
-impl Host {
-    pub fn info(&self) -> HostInfo {
-        lock(&self.info).clone()
+    pub(super) fn host_or_new(&self, id: ProcUid) -> Arc<Host> {
+        let session = || Session::new(self.id, self.own_id, id, self.poller.clone(), self.sessions.clone());
+        write(&self.hosts).entry(id).or_insert_with(|| Host::new(id, session(), &self.membership)).clone()
     }
 
-    pub fn name(&self) -> String {
-        lock(&self.info).name.clone()
+    /// The entries of the hosts that have joined, and the reasons for the loss of the others.
+    pub(super) fn known_hosts(&self) -> (Vec<HostEntry>, Vec<(ProcUid, String)>) {
+        let all = self.hosts();
+        let joined = all.iter().filter(|h| h.is_joined()).filter_map(|h| h.entry()).collect();
+        (joined, all.iter().filter_map(|h| Some((h.id, h.lost()?))).collect())
     }
 
-    /// The reason why the host is lost; none while it is not.
-    pub fn lost(&self) -> Option<String> {
-        lock(&self.membership).end_reason(self.id).map(str::to_owned)
+    /// True if this process has a heartbeat connection of its own with the client.
+    pub(super) fn has_client_heartbeat(&self) -> bool {
+        self.host(self.id).is_some_and(|c| c.session.has_heartbeat())
     }
 
-    /// The reason why the host is lost although its agent may still run; none for any other host.
-    pub fn unknown_end(&self) -> Option<String> {
-        lock(&self.membership).unknown_end(self.id).map(str::to_owned)
+    /// The client's description of itself, which agents repeat to the hosts that they join.
+    pub(super) fn description_of_client(&self) -> String {
+        if self.is_clients() { lock(&self.client_description).clone() } else { self.host(self.id).map_or(String::new(), |c| c.name()) }
     }
 
-    /// The state of the host in the job.
-    pub(super) fn membership(&self) -> HostState {
-        lock(&self.membership).state(self.id)
+    // ---- the join tree
+
+    /// True if a host has joined in a tree.
+    pub(super) fn has_tree(&self) -> bool {
+        lock(&self.relays).has_tree()
     }
 
-    /// True if the host has joined and has not ended.
-    pub(super) fn is_joined(&self) -> bool {
-        self.membership().is_joined()
+    /// The relayed hosts; none in an agent.
+    pub fn relayed_hosts(&self) -> HashSet<ProcUid> {
+        lock(&self.relays).relayed_hosts()
     }
 
-    /// For tests: the number of retries that were planned until now, after failed attempts to open a connection.
-    pub fn retries(&self) -> u64 {
-        lock(&self.state).redial.retries()
+    /// True in the client, if this host is relayed.
+    pub(super) fn is_relayed(&self, host: ProcUid) -> bool {
+        lock(&self.relays).is_relayed(host)
     }
 
-    /// For tests: true while a connection is being opened.
-    pub fn is_opening(&self) -> bool {
-        lock(&self.state).redial.is_opening()
+    /// The destination of reports to the client: the relay of this host, or the client where it has a direct connection.
+    pub(super) fn relay(&self) -> ProcUid {
+        let direct = self.host(self.id).is_some_and(|c| c.session.is_up() && !c.session.is_routed());
+        let parent = lock(&self.relays).parent();
+        parent.filter(|p| !direct && self.host(*p).is_some_and(|h| h.lost().is_none())).unwrap_or(self.id)
     }
 
-    /// Records that the session has a connection again, and that the other side had received this number of frames.
-    pub(super) fn resumed(&self, received: u64) {
-        if events::is_on() {
-            let round_trip = self.session.traffic().map_or(0, |t| t.round_trip);
-            events::link_resumed(self.id.0, received, self.session.waiting().1 as u64, round_trip);
+    /// The next host on the route to another one.
+    pub(super) fn next_hop(&self, to: ProcUid) -> Option<ProcUid> {
+        lock(&self.relays).next_hop(to)
+    }
+
+    /// Sends a frame along the tree, by the next host on the route.
+    pub(super) fn send_by(&self, via: ProcUid, to: ProcUid, kind: u8, body: &[u8]) {
+        if let Some(host) = self.host(via) {
+            // If the host is lost, the client opens direct connections to the hosts that it relayed, and their sessions send
+            // unacknowledged frames again.
+            let _ = host.session.send(&[&Along { to, from: self.own_id }.frame(kind, body)]);
         }
     }
 
-    /// The host as `monarch` commands and other inspections list it; none if it was asked to exit and has exited.
-    pub(super) fn member(&self) -> Option<Member> {
-        let (state, why) = match self.membership() {
-            HostState::Left => return None,
-            state if state.is_ended() => ("lost", Some(format!("lost: {}", self.lost().unwrap_or_default()))),
-            state if state.is_joined() => ("joined", None),
-            _ => ("joining", Some("it has not joined yet".to_owned())),
-        };
-        Some(Member { id: self.id, name: self.name(), state, why })
+    /// Sends a message to a host, by the next host on the route.
+    pub(super) fn send_along_tree(&self, to: ProcUid, message: &TreeMessage) {
+        let via = if to == self.id { Some(self.relay()) } else { self.next_hop(to) };
+        via.into_iter().for_each(|via| self.send_by(via, to, TREE, &greeting::encode(message)));
     }
 
-    /// True while the host has not acknowledged the last notice of this closing process.
-    pub(super) fn has_pending_notice(&self) -> bool {
-        if self.membership().is_ended() || self.session.is_settled() {
-            return false;
+    /// Sends a message to the next host.
+    pub(super) fn send_to_next(&self, to: ProcUid, message: &TreeMessage) {
+        self.send_by(to, to, TREE, &greeting::encode(message));
+    }
+
+    /// Sends a message to all hosts of the client, or, in an agent, to its children. Each agent passes the message on.
+    pub(super) fn spread(&self, message: &TreeMessage) {
+        let next: Vec<ProcUid> = if self.is_clients() {
+            let relayed = self.relayed_hosts();
+            let direct = self.hosts().into_iter().filter(|h| !relayed.contains(&h.id) && h.is_joined());
+            direct.map(|h| h.id).collect()
+        } else {
+            lock(&self.relays).children()
+        };
+        next.into_iter().for_each(|host| self.send_to_next(host, message));
+    }
+
+    /// Notifies the client that the connections to a child have ended, as the client may have none of its own.
+    pub(super) fn child_ended(&self, host: ProcUid, how: HostEnd) {
+        if lock(&self.relays).is_child(host) {
+            self.send_along_tree(self.id, &TreeMessage::Ended { host, how });
         }
-        // The other side closes its connections in answer to the notice. An end before the notice was written is no answer. The order of
-        // these checks matters: the flag is reset before a connection is attached, and then all unacknowledged bytes are unwritten.
-        let is_closed = lock(&self.state).closed_by_exit;
-        !is_closed || self.session.is_up() || self.session.waiting().0 > 0
-    }
-
-    /// The end of all processes of the host if it is lost.
-    pub(super) fn end(&self) -> Option<ProcEnd> {
-        let why = self.lost()?;
-        let end = host_end(&self.name(), &why);
-        Some(if self.membership() == HostState::LinkLost { ProcEnd { reason: ExitReason::LinkLost(why), ..end } } else { end })
-    }
-
-    /// The entry of the host in the lists that other hosts receive; none if the host cannot be dialled.
-    pub(super) fn entry(&self) -> Option<HostEntry> {
-        let info = self.info();
-        let (unix, tcp) = match info.address? {
-            Address::Tcp { host, port } => (String::new(), (host, port)),
-            Address::Unix(name) => (name, Default::default()),
-            Address::Inherited(_) => return None,
-        };
-        Some(HostEntry { host: self.id, name: info.name, unix, tcp, places: info.resolved })
-    }
-
-    /// Takes over the entry of the host that the client has sent. The host may not have joined yet.
-    pub(super) fn learn_place(&self, entry: HostEntry) {
-        let mut info = lock(&self.info);
-        info.name = entry.name;
-        info.resolved = entry.places;
-        let (host, port) = entry.tcp;
-        info.address = Some(if entry.unix.is_empty() { Address::Tcp { host, port } } else { Address::Unix(entry.unix) });
     }
 }

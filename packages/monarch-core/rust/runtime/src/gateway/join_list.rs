@@ -5,30 +5,38 @@
 //! itself. Each worker makes its own key; the agent sends the public key up the tree, and the client signs it. Outcomes go up the tree too,
 //! and the client answers the process that has requested the join. The client dials a worker itself if the agent could not reach the worker
 //! in half of the time.
+//!
+//! What it needs: the joins of single hosts, of which it takes the outcomes, introductions, and the messages of the job along its tree.
+//!
+//! What always holds:
+//! - The client answers for each worker of a list once, at the latest at the deadline.
+//! - An agent certifies no host: it has no authority.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use net::address::Address;
 use net::lock::lock;
 use net::trust::Lifetime;
-use wire::control::HostEntry;
-use wire::greeting::{self, Greeting};
 use wire::join_tree::{JoinFailure, JoinFailureKind, TreeMessage, Worker, WorkerInfo};
 use wire::notice::{Joined, Joining};
-use wire::{CallId, Control, ProcUid, Status};
+use wire::{CallId, ProcUid};
 
-use super::dial::{Attempts, Ticket};
-use super::joins::WorkerList;
-use super::{Gateway, Host, Job, RELEASE, Wanted, random_id};
+use super::host::Host;
+use super::introductions::Introductions;
+use super::job::Job;
+use super::join::{Joins, ListOutcomes, Ticket, Wanted};
+use super::membership_events::MembershipEvents;
+use super::random_id::random_id;
+use super::route_gateway::RouteGateway;
+use super::worker_list::{Outcomes, WorkerList};
+use crate::local::Local;
 use crate::membership::Event;
 use crate::membership::join::{FAN_OUT, Join, JoinEffect, MAX_DIRECT, ROOT_FAN_OUT};
+use crate::tasks;
 
 /// For tests: an environment variable with one number for `ROOT_FAN_OUT`, `FAN_OUT` and `MAX_DIRECT` of `membership::join`.
 const FAN_OUT_VARIABLE: &str = "MONARCH_ATTACH_FAN_OUT";
-/// The delay between the first join and the message that introduces new hosts to all hosts: one message covers all joins of that time.
-const INTRODUCTION_DELAY: Duration = Duration::from_millis(250);
 
 /// The number of workers that the client joins (`ROOT_FAN_OUT`), that each agent joins (`FAN_OUT`), and the size up to which no tree is
 /// used (`MAX_DIRECT`).
@@ -37,11 +45,20 @@ fn fan_outs() -> (usize, usize, usize) {
     given.map_or((ROOT_FAN_OUT, FAN_OUT, MAX_DIRECT), |n: usize| (n.max(1), n.max(1), n.max(1)))
 }
 
-impl Gateway {
+/// Joins lists of workers.
+pub(super) struct JoinLists {
+    pub local: Arc<Local>,
+    pub events: Arc<MembershipEvents>,
+    pub route_gateway: Arc<RouteGateway>,
+    pub joins: Arc<Joins>,
+    pub introductions: Arc<Introductions>,
+}
+
+impl JoinLists {
     // ---- in the client
 
-    /// Joins several hosts that have the same trust, as `join` does for one.
-    pub fn join_all(&self, job: &Arc<Job>, from: &str, wanted: Vec<Wanted>, call_id: CallId, bound: Duration) {
+    /// Joins several hosts that have the same trust, as `Joins::join` does for one.
+    pub fn join_all(self: &Arc<Self>, job: &Arc<Job>, from: &str, wanted: Vec<Wanted>, call_id: CallId, bound: Duration) {
         let (root, fan_out, direct) = fan_outs();
         from.clone_into(&mut lock(&job.client_description));
         // Workers at a loopback address or a unix socket cannot be dialled from another machine: the client joins them directly.
@@ -54,328 +71,184 @@ impl Gateway {
         };
         let (near, far): (Vec<Wanted>, Vec<Wanted>) = wanted.into_iter().partition(is_local);
         for group in [near, far] {
-            if group.len() <= direct || self.gateway_of(job).is_some() {
-                group.into_iter().for_each(|w| self.join(job, from, w, call_id, bound));
+            if group.len() <= direct || self.route_gateway.before(job).is_some() {
+                group.into_iter().for_each(|w| self.joins.join(job, from, w, call_id, bound));
                 continue;
             }
             let ready = group.into_iter().filter_map(|w| {
                 let (rank, agent) = (w.rank, w.agent);
-                Some((rank, self.invite(job, w, call_id)?.id, agent))
+                Some((rank, self.joins.invite(job, w, call_id)?.id, agent))
             });
             let ready = ready.collect();
-            let deadline = self.poller.now() + bound;
-            let list =
-                WorkerList::new((next_number(), next_number()), ready, (root, fan_out), (self.poller.now(), deadline), Some(call_id));
-            self.start_soon(job, list, bound);
+            let now = self.local.poller.now();
+            let list = WorkerList::new(None, ready, (root, fan_out), (now, now + bound), Some(call_id));
+            let (job, number) = (job.clone(), list.number);
+            tasks::spawn(&self.local.poller, self, move |me| {
+                me.start(&job, list);
+                tasks::later(&me.local.poller, bound, me, move |me| me.give_up(&job, number));
+            });
         }
-    }
-
-    fn start_soon(&self, job: &Arc<Job>, list: WorkerList, bound: Duration) {
-        let (me, job) = (self.me.clone(), job.clone());
-        let task = move || {
-            if let Some(g) = me.upgrade() {
-                let number = list.number;
-                g.start(&job, list);
-                let (me, job2) = (g.me.clone(), job.clone());
-                let late = move || {
-                    if let Some(g) = me.upgrade() {
-                        g.give_up_list(&job2, number);
-                    }
-                };
-                g.poller.later(bound, Box::new(late));
-            }
-        };
-        self.poller.spawn(Box::new(task));
     }
 
     /// Ends the joins of the list whose outcome is not known at the deadline.
-    fn give_up_list(&self, job: &Arc<Job>, number: u64) {
-        let open: Vec<(u32, ProcUid)> = {
-            let joins = lock(&job.joins);
-            let list = joins.lists.iter().find(|r| r.number == number);
-            list.map_or(vec![], |r| r.open.iter().map(|rank| (*rank, r.workers[rank].0)).collect())
-        };
-        for (rank, id) in open {
+    fn give_up(&self, job: &Arc<Job>, number: u64) {
+        for (rank, id) in in_list(job, number, |list| list.open_hosts()).unwrap_or_default() {
             if let Some(host) = job.host(id) {
-                self.not_joined(job, &host, self.ticket(job, number, rank), JoinFailure::other("no answer"));
+                self.joins.not_joined(job, &host, ticket(job, number, rank), JoinFailure::other("no answer"));
             }
         }
-    }
-
-    fn ticket(&self, job: &Job, number: u64, rank: u32) -> Ticket {
-        let call_id = lock(&job.joins).lists.iter().find(|r| r.number == number).and_then(|r| r.call_id);
-        Ticket { call: call_id.map(|call_id| (call_id, rank)), list: Some((number, rank)) }
     }
 
     /// Notes that the outcome of a worker is known, and introduces new hosts to the others.
     fn on_outcome(&self, job: &Arc<Job>, number: u64, rank: u32) {
-        let over = {
-            let mut joins = lock(&job.joins);
-            let Some(list) = joins.lists.iter_mut().find(|r| r.number == number) else { return };
+        let is_over = in_list(job, number, |list| {
             list.open.remove(&rank);
             list.open.is_empty()
-        };
-        if over {
-            lock(&job.joins).lists.retain(|r| r.number != number);
-            self.introduce_new(job);
-        } else {
-            self.introduce_new_later(job);
+        });
+        match is_over {
+            Some(true) => {
+                lock(&job.lists).retain(|list| list.number != number);
+                self.introductions.introduce_new(job);
+            }
+            Some(false) => self.introductions.introduce_new_later(job),
+            None => {}
         }
     }
 
     /// The certificate for a worker's public key, signed by the client; none if the worker is not expected to join.
-    pub(super) fn certify(&self, job: &Arc<Job>, host: ProcUid, key: &[u8]) -> Option<Vec<u8>> {
-        let host = job.host(host)?;
-        if host.membership().is_join_over() {
-            return None;
-        }
+    pub fn certify(job: &Job, host: ProcUid, key: &[u8]) -> Option<Vec<u8>> {
+        let host = job.host(host).filter(|host| !host.membership().is_join_over())?;
         let trust = lock(&host.state).trust.clone()?;
         trust.authority()?.host(host.id.0, key, Lifetime::usual()).ok().map(|c| c.to_vec())
     }
 
-    /// Schedules `introduce_new`: one message introduces all hosts that join within `INTRODUCTION_DELAY`.
-    fn introduce_new_later(&self, job: &Arc<Job>) {
-        if std::mem::replace(&mut lock(&job.joins).introduction_scheduled, true) {
-            return;
-        }
-        let (me, job) = (self.me.clone(), Arc::downgrade(job));
-        let task = move || {
-            if let (Some(g), Some(job)) = (me.upgrade(), job.upgrade()) {
-                lock(&job.joins).introduction_scheduled = false;
-                g.introduce_new(&job);
-            }
-        };
-        self.poller.later(INTRODUCTION_DELAY, Box::new(task));
-    }
-
-    fn introduce_new(&self, job: &Arc<Job>) {
-        let all = job.hosts();
-        let is_in = |h: &&Arc<Host>| h.is_joined();
-        let (new, old): (Vec<Arc<Host>>, Vec<Arc<Host>>) = {
-            let mut joins = lock(&job.joins);
-            let parts = all.iter().filter(is_in).cloned().partition(|h| !joins.introduced.contains(&h.id));
-            joins.introduced.extend(all.iter().filter(is_in).map(|h| h.id));
-            parts
-        };
-        if new.is_empty() {
-            return;
-        }
-        let entries = |hosts: &[Arc<Host>]| -> Vec<HostEntry> { hosts.iter().filter_map(|h| h.entry()).collect() };
-        let lost: Vec<(ProcUid, String)> = all.iter().filter_map(|h| Some((h.id, h.lost()?))).collect();
-        self.spread(job, &TreeMessage::Hosts { hosts: entries(&new) });
-        if old.is_empty() {
-            return self.spread(job, &TreeMessage::HostsLost { hosts: lost });
-        }
-        let known = entries(&old);
-        for host in new {
-            self.introduce_to(&host, known.clone(), lost.clone());
-        }
-    }
-
-    /// Notifies a host that has joined of all other hosts, and all other hosts of this one.
-    pub(super) fn introduce(&self, job: &Arc<Job>, host: &Arc<Host>) {
-        let Some(node) = self.node() else { return };
-        let others: Vec<_> = job.hosts().into_iter().filter(|h| h.id != host.id && h.is_joined()).collect();
-        let known = others.iter().filter_map(|h| h.entry()).collect();
-        let lost: Vec<_> = job.hosts().into_iter().filter_map(|h| Some((h.id, h.lost()?))).collect();
-        node.peers.route(host.id, host.id, job.own_id);
-        self.introduce_to(host, known, lost);
-        let Some(entry) = host.entry() else { return };
-        for other in others {
-            node.peers.peer(other.id).send_control(Control::Hosts { hosts: vec![entry.clone()] });
-        }
-    }
-
-    fn introduce_to(&self, host: &Host, known: Vec<HostEntry>, lost: Vec<(ProcUid, String)>) {
-        let Some(node) = self.node() else { return };
-        node.peers.peer(host.id).send_control(Control::Hosts { hosts: known });
-        if !lost.is_empty() {
-            node.peers.peer(host.id).send_control(Control::HostsLost { hosts: lost });
-        }
-    }
-
     /// Handles an agent's report of outcomes.
-    pub(super) fn on_report(&self, job: &Arc<Job>, via: ProcUid, id: u64, joined: Vec<(u32, WorkerInfo)>, failed: Vec<(u32, JoinFailure)>) {
-        let numbers: Vec<u64> = lock(&job.joins).lists.iter().filter(|r| r.id == id).map(|r| r.number).collect();
+    pub fn on_report(self: &Arc<Self>, job: &Arc<Job>, via: ProcUid, id: u64, outcomes: &Outcomes) {
+        let numbers: Vec<u64> = lock(&job.lists).iter().filter(|list| list.id == id).map(|list| list.number).collect();
+        let (joined, failed) = outcomes;
         for number in numbers {
-            let worker = {
-                let mut joins = lock(&job.joins);
-                let Some(at) = joins.lists.iter().position(|r| r.number == number) else { continue };
-                let hosts: Vec<ProcUid> =
-                    joined.iter().filter_map(|(rank, _)| joins.lists[at].workers.get(rank).map(|(host, _)| *host)).collect();
+            let reported = in_list(job, number, |list| {
+                let host_of = |(rank, _): &(u32, WorkerInfo)| list.workers.get(rank).map(|(host, _)| *host);
+                let hosts: Vec<ProcUid> = joined.iter().filter_map(host_of).collect();
                 lock(&job.relays).on_reported_joins(via, hosts);
-                let list = &mut joins.lists[at];
-                joined.iter().for_each(|(rank, outcome)| drop(list.outcomes.insert(*rank, Ok(outcome.clone()))));
-                for (rank, why) in &failed {
-                    list.outcomes.entry(*rank).or_insert_with(|| Err(why.clone()));
-                }
-                list.workers.iter().find(|(_, (host, _))| *host == via).map(|(rank, _)| *rank)
-            };
+                list.report(via, outcomes)
+            });
+            let Some(worker) = reported else { continue };
             if job.is_clients() {
-                joined.iter().for_each(|(rank, outcome)| self.on_relayed_join(job, via, number, *rank, outcome));
+                joined.iter().for_each(|(rank, info)| self.on_relayed_join(job, via, number, *rank, info));
                 failed.iter().for_each(|(rank, why)| self.on_relayed_failure(job, number, *rank, why));
             }
             let failed_ranks = failed.iter().map(|(rank, failure)| (*rank, failure.why.clone())).collect();
             let ranks = Joined { joined: joined.iter().map(|(r, _)| *r).collect(), failed: failed_ranks };
             // The reporting host may be outside of this list, and may still have joined workers of the list.
-            self.update_list(job, number, |join, now| join.on_report(now, worker.unwrap_or(u32::MAX), ranks));
+            self.update(job, number, |join, now| join.on_report(now, worker.unwrap_or(u32::MAX), ranks));
         }
     }
 
-    fn host_in_list(&self, job: &Job, number: u64, rank: u32) -> Option<(Arc<Host>, u64, Instant)> {
-        let joins = lock(&job.joins);
-        let list = joins.lists.iter().find(|r| r.number == number && r.open.contains(&rank))?;
-        let (id, agent) = *list.workers.get(&rank)?;
-        Some((job.host(id)?, agent, list.deadline))
+    /// The host of an open worker that has not joined, its expected agent, and the deadline of the list.
+    fn open_host(job: &Job, number: u64, rank: u32) -> Option<(Arc<Host>, u64, Instant)> {
+        let found = in_list(job, number, |list| list.open.contains(&rank).then(|| Some((*list.workers.get(&rank)?, list.deadline))));
+        let ((id, agent), deadline) = found???;
+        Some((job.host(id).filter(|host| !host.membership().is_join_over())?, agent, deadline))
     }
 
     /// Handles the join of a worker that the host `via` has reported.
-    fn on_relayed_join(&self, job: &Arc<Job>, via: ProcUid, number: u64, rank: u32, outcome: &WorkerInfo) {
-        let Some((host, agent, _)) = self.host_in_list(job, number, rank) else { return };
-        let id = random_id();
-        if host.membership().is_join_over() {
-            return;
-        }
-        if let Ok(session) = id {
-            self.on_event(job, Event::Joined { host: host.id });
+    fn on_relayed_join(&self, job: &Arc<Job>, via: ProcUid, number: u64, rank: u32, info: &WorkerInfo) {
+        let Some((host, ..)) = JoinLists::open_host(job, number, rank) else { return };
+        let session = match random_id() {
+            Ok(id) => id,
+            Err(e) => return self.joins.not_joined(job, &host, ticket(job, number, rank), JoinFailure::other(e.to_string())),
+        };
+        self.events.report(job, Event::Joined { host: host.id });
+        {
             let mut state = lock(&host.state);
             (state.dials, state.session_id, state.was_up) = (false, session, true);
         }
-        let session = match id {
-            Ok(session) => session,
-            Err(e) => return self.not_joined(job, &host, self.ticket(job, number, rank), JoinFailure::other(e.to_string())),
-        };
-        {
-            let mut info = lock(&host.info);
-            (info.name, info.pid, info.release, info.agent) = (outcome.name.clone(), outcome.pid, outcome.release.clone(), outcome.agent);
-        }
-        if outcome.release != RELEASE {
-            self.audit("release", &outcome.name, format!("{} there, {RELEASE} here", outcome.release));
-        }
-        lock(&job.relays).on_relayed_join(host.id, via, outcome.by);
-        self.watch(job, host.id);
-        self.send_along_tree(job, host.id, &TreeMessage::Begin { session });
+        self.joins.described(&host, info.agent, info.name.clone(), info.pid, info.release.clone());
+        lock(&job.relays).on_relayed_join(host.id, via, info.by);
+        self.events.watch(job, host.id);
+        job.send_along_tree(host.id, &TreeMessage::Begin { session });
         host.session.begin_route();
-        let ticket = self.ticket(job, number, rank);
-        self.answer_joined(&host, ticket);
-        let hello = self.hello(job, &host, agent);
-        self.renew_soon(job, &host, hello);
+        self.joins.succeed(job, &host, ticket(job, number, rank));
         self.on_outcome(job, number, rank);
     }
 
     /// Dials a worker that an agent could not join, unless the worker has refused or has ended.
     fn on_relayed_failure(&self, job: &Arc<Job>, number: u64, rank: u32, failure: &JoinFailure) {
-        let Some((host, agent, deadline)) = self.host_in_list(job, number, rank) else { return };
-        if host.membership().is_join_over() {
-            return;
-        }
-        let ticket = self.ticket(job, number, rank);
+        let Some((host, agent, deadline)) = JoinLists::open_host(job, number, rank) else { return };
+        let ticket = ticket(job, number, rank);
         match failure.kind {
             JoinFailureKind::Authentication | JoinFailureKind::Version | JoinFailureKind::Ended => {
-                self.not_joined(job, &host, ticket, failure.clone())
+                self.joins.not_joined(job, &host, ticket, failure.clone())
             }
-            JoinFailureKind::Other => {
-                let hello = self.hello(job, &host, agent);
-                self.try_join(job, &host, hello, ticket, deadline, Attempts::default());
-            }
+            JoinFailureKind::Other => self.joins.start(job, &host, agent, ticket, deadline),
         }
-    }
-
-    fn hello(&self, job: &Job, host: &Host, agent: u64) -> Vec<u8> {
-        // The client's description of itself, which agents repeat to the hosts that they join.
-        let from =
-            if job.is_clients() { lock(&job.client_description).clone() } else { job.host(job.id).map_or(String::new(), |c| c.name()) };
-        greeting::encode(&Greeting::Join { host: host.id, agent, from, settings: job.settings.clone() })
     }
 
     // ---- in an agent
 
     /// Handles a part of a list that a relay or the client has sent to this agent.
-    pub(super) fn on_list_part(&self, job: &Arc<Job>, id: u64, within_ms: u64, fan_out: u32, workers: Vec<(u32, Worker)>) {
-        let Some(node) = self.node() else { return };
-        let now = self.poller.now();
+    pub fn on_part(self: &Arc<Self>, job: &Arc<Job>, id: u64, within_ms: u64, fan_out: u32, workers: Vec<(u32, Worker)>) {
+        let now = self.local.poller.now();
         let mut list = Vec::with_capacity(workers.len());
         for (rank, Worker { entry, agent }) in workers.into_iter().filter(|(_, w)| w.entry.host != job.own_id) {
-            let host = job.host_or_new(entry.host, &self.me, &self.poller);
-            node.peers.route(host.id, host.id, job.own_id);
+            let host = job.host_or_new(entry.host);
+            self.local.route(host.id, host.id, job.own_id);
             list.push((rank, host.id, agent));
             host.learn_place(entry);
         }
         let deadline = now + Duration::from_millis(within_ms);
-        let list = WorkerList::new((id, next_number()), list, (fan_out as usize, fan_out as usize), (now, deadline), None);
-        self.start(job, list);
+        self.start(job, WorkerList::new(Some(id), list, (fan_out as usize, fan_out as usize), (now, deadline), None));
     }
 
     // ---- in both
 
-    fn start(&self, job: &Arc<Job>, mut list: WorkerList) {
+    fn start(self: &Arc<Self>, job: &Arc<Job>, mut list: WorkerList) {
         let mut workers: Vec<(u32, String)> = list.workers.keys().map(|rank| (*rank, String::new())).collect();
         workers.sort_unstable();
         let effects = list.join.start(Duration::ZERO, Joining { workers });
         let number = list.number;
-        lock(&job.joins).lists.push(list);
-        self.update_list(job, number, |_, _| effects);
+        lock(&job.lists).push(list);
+        self.update(job, number, |_, _| effects);
     }
 
-    fn update_list(&self, job: &Arc<Job>, number: u64, update: impl FnOnce(&mut Join, Duration) -> Vec<JoinEffect>) {
-        let now = self.poller.now();
-        let (effects, wake_at) = {
-            let mut joins = lock(&job.joins);
-            let Some(list) = joins.lists.iter_mut().find(|r| r.number == number) else { return };
+    /// Lets the decisions about a list take an event, and carries out the effects.
+    fn update(self: &Arc<Self>, job: &Arc<Job>, number: u64, event: impl FnOnce(&mut Join, Duration) -> Vec<JoinEffect>) {
+        let now = self.local.poller.now();
+        let updated = in_list(job, number, |list| {
             let now = now.saturating_duration_since(list.started_at);
-            let effects = update(&mut list.join, now);
+            let effects = event(&mut list.join, now);
             let at = list.join.deadline().filter(|at| list.wake_at.is_none_or(|wake_at| *at < wake_at));
             list.wake_at = at.or(list.wake_at);
             (effects, at.map(|at| at.saturating_sub(now)))
-        };
-        if let Some(delay) = wake_at {
-            let (me, job) = (self.me.clone(), Arc::downgrade(job));
-            let ring = move || {
-                if let (Some(g), Some(job)) = (me.upgrade(), job.upgrade()) {
-                    if let Some(list) = lock(&job.joins).lists.iter_mut().find(|r| r.number == number) {
-                        list.wake_at = None;
-                    }
-                    g.update_list(&job, number, Join::on_time);
-                }
-            };
-            self.poller.later(delay, Box::new(ring));
+        });
+        let Some((effects, wake_in)) = updated else { return };
+        if let Some(delay) = wake_in {
+            tasks::later_for(&self.local.poller, delay, self, job, move |me, job| {
+                in_list(job, number, |list| list.wake_at = None);
+                me.update(job, number, Join::on_time);
+            });
         }
-        effects.into_iter().for_each(|effect| self.act_for_list(job, number, effect));
+        effects.into_iter().for_each(|effect| self.act(job, number, effect));
         if !job.is_clients() {
-            lock(&job.joins).lists.retain(|r| r.number != number || !r.join.is_done());
+            lock(&job.lists).retain(|list| list.number != number || !list.join.is_done());
         }
     }
 
-    fn act_for_list(&self, job: &Arc<Job>, number: u64, effect: JoinEffect) {
+    fn act(&self, job: &Arc<Job>, number: u64, effect: JoinEffect) {
         match effect {
             JoinEffect::Dial { worker, .. } => {
-                let found = {
-                    let joins = lock(&job.joins);
-                    joins.lists.iter().find(|r| r.number == number).and_then(|r| Some((*r.workers.get(&worker)?, r.deadline)))
-                };
+                let found = in_list(job, number, |list| Some((*list.workers.get(&worker)?, list.deadline))).flatten();
                 let Some(((id, agent), deadline)) = found else { return };
                 let Some(host) = job.host(id) else { return };
-                let hello = self.hello(job, &host, agent);
-                self.try_join(job, &host, hello, self.ticket(job, number, worker), deadline, Attempts::default());
+                self.joins.start(job, &host, agent, ticket(job, number, worker), deadline);
             }
             JoinEffect::GiveUp { .. } => {}
-            JoinEffect::Send { worker, joining } => self.send_list_part(job, number, worker, joining),
-            JoinEffect::Report(joined) if !job.is_clients() => {
-                let message = {
-                    let mut joins = lock(&job.joins);
-                    let Some(list) = joins.lists.iter_mut().find(|r| r.number == number) else { return };
-                    let mut outcome_of = |rank: u32| Some((rank, list.outcomes.remove(&rank)?));
-                    let known = joined.joined.into_iter().filter_map(&mut outcome_of);
-                    let known: Vec<(u32, WorkerInfo)> = known.filter_map(|(rank, outcome)| Some((rank, outcome.ok()?))).collect();
-                    let failed = joined.failed.into_iter().filter_map(|(rank, why)| match outcome_of(rank) {
-                        Some((_, Ok(_))) => None,
-                        Some((_, Err(failure))) => Some((rank, failure)),
-                        None => Some((rank, JoinFailure::other(why))),
-                    });
-                    let failed = failed.collect();
-                    TreeMessage::Report { run: list.id, joined: known, failed }
-                };
-                self.send_to_next(job, job.relay(), &message);
+            JoinEffect::Send { worker, joining } => self.send_part(job, number, worker, joining),
+            JoinEffect::Report(ranks) if !job.is_clients() => {
+                if let Some((run, (joined, failed))) = in_list(job, number, |list| (list.id, list.take(ranks))) {
+                    job.send_to_next(job.relay(), &TreeMessage::Report { run, joined, failed });
+                }
             }
             // The client has already acted on each outcome when it arrived.
             JoinEffect::Report(_) => {}
@@ -383,12 +256,10 @@ impl Gateway {
     }
 
     /// Sends a part of the list to a worker that has joined.
-    fn send_list_part(&self, job: &Arc<Job>, number: u64, worker: u32, joining: Joining) {
-        let now = self.poller.now();
-        let (to, message) = {
-            let joins = lock(&job.joins);
-            let Some(list) = joins.lists.iter().find(|r| r.number == number) else { return };
-            let Some((to, _)) = list.workers.get(&worker).copied() else { return };
+    fn send_part(&self, job: &Arc<Job>, number: u64, worker: u32, joining: Joining) {
+        let now = self.local.poller.now();
+        let part = in_list(job, number, |list| {
+            let (to, _) = list.workers.get(&worker).copied()?;
             let left = list.deadline.saturating_duration_since(now);
             let workers = joining.workers.into_iter().filter_map(|(rank, _)| {
                 let (id, agent) = *list.workers.get(&rank)?;
@@ -397,60 +268,58 @@ impl Gateway {
             let workers = workers.collect();
             // Agents get half of the time that is left. The client tries the remaining workers in the other half.
             let within_ms = if job.is_clients() { left / 2 } else { left }.as_millis() as u64;
-            (to, TreeMessage::Part { run: list.id, within_ms, fan_out: list.fan_out, workers })
-        };
-        self.send_to_next(job, to, &message);
-    }
-
-    /// Records that a worker of a list, which this process has dialled, has joined.
-    pub(super) fn worker_joined(&self, job: &Arc<Job>, host: &Arc<Host>, (number, rank): (u64, u32)) {
-        let info = host.info();
-        let outcome = WorkerInfo { agent: info.agent, name: info.name, pid: info.pid, release: info.release, by: job.own_id };
-        lock(&job.relays).on_joined(job.own_id, host.id);
-        if let Some(list) = lock(&job.joins).lists.iter_mut().find(|r| r.number == number) {
-            list.outcomes.insert(rank, Ok(outcome));
-        }
-        self.update_list(job, number, |join, now| join.on_joined(now, rank));
-        if job.is_clients() {
-            self.on_outcome(job, number, rank);
-        }
-    }
-
-    /// Records that a worker of a list, which this process has dialled, has not joined.
-    pub(super) fn worker_failed(&self, job: &Arc<Job>, (number, rank): (u64, u32), failure: JoinFailure) {
-        let why = failure.why.clone();
-        if let Some(list) = lock(&job.joins).lists.iter_mut().find(|r| r.number == number) {
-            list.outcomes.insert(rank, Err(failure));
-        }
-        self.update_list(job, number, |join, now| join.on_failed(now, rank, &why));
-        if job.is_clients() {
-            self.on_outcome(job, number, rank);
+            Some((to, TreeMessage::Part { run: list.id, within_ms, fan_out: list.fan_out, workers }))
+        });
+        if let Some((to, message)) = part.flatten() {
+            job.send_to_next(to, &message);
         }
     }
 
     /// A host is lost: the workers of its part of each list are joined by others.
-    pub(super) fn worker_lost(&self, job: &Arc<Job>, host: ProcUid) {
-        let found: Vec<(u64, u32)> = {
-            let joins = lock(&job.joins);
-            let of = |r: &WorkerList| Some((r.number, *r.workers.iter().find(|(_, (id, _))| *id == host)?.0));
-            joins.lists.iter().filter_map(of).collect()
-        };
+    pub fn worker_lost(self: &Arc<Self>, job: &Arc<Job>, host: ProcUid) {
+        let found: Vec<(u64, u32)> = lock(&job.lists).iter().filter_map(|list| Some((list.number, list.rank_of(host)?))).collect();
         for (number, rank) in found {
-            self.update_list(job, number, |join, now| join.on_lost(now, rank));
+            self.update(job, number, |join, now| join.on_lost(now, rank));
         }
     }
 
-    /// Answers the call of a join with the agent's description of itself.
-    pub(super) fn answer_joined(&self, host: &Host, ticket: Ticket) {
-        let Some((call_id, rank)) = ticket.call else { return };
-        let info = host.info();
-        let body = serde_json::json!({"agent": info.agent, "host": info.name, "pid": info.pid, "release": info.release});
-        self.answer(call_id, rank, Status::Ok, body.to_string().as_bytes());
+    /// Records the outcome of a worker that this process has dialled.
+    fn on_dialled(
+        self: &Arc<Self>,
+        job: &Arc<Job>,
+        (number, rank): (u64, u32),
+        outcome: Result<WorkerInfo, JoinFailure>,
+        event: impl FnOnce(&mut Join, Duration) -> Vec<JoinEffect>,
+    ) {
+        in_list(job, number, |list| drop(list.outcomes.insert(rank, outcome)));
+        self.update(job, number, event);
+        if job.is_clients() {
+            self.on_outcome(job, number, rank);
+        }
     }
 }
 
-/// The number of the next list of this process. The lists of a job have the numbers of its client.
-fn next_number() -> u64 {
-    static NEXT: AtomicU64 = AtomicU64::new(1);
-    NEXT.fetch_add(1, Ordering::Relaxed)
+impl ListOutcomes for JoinLists {
+    fn joined(self: Arc<Self>, job: &Arc<Job>, host: &Host, list: (u64, u32)) {
+        let info = host.info();
+        let outcome = WorkerInfo { agent: info.agent, name: info.name, pid: info.pid, release: info.release, by: job.own_id };
+        lock(&job.relays).on_joined(job.own_id, host.id);
+        self.on_dialled(job, list, Ok(outcome), |join, now| join.on_joined(now, list.1));
+    }
+
+    fn failed(self: Arc<Self>, job: &Arc<Job>, list: (u64, u32), failure: JoinFailure) {
+        let why = failure.why.clone();
+        self.on_dialled(job, list, Err(failure), |join, now| join.on_failed(now, list.1, &why));
+    }
+}
+
+/// Reads or changes a list of the job, under the lock of the lists; none if there is no such list.
+fn in_list<T>(job: &Job, number: u64, f: impl FnOnce(&mut WorkerList) -> T) -> Option<T> {
+    lock(&job.lists).iter_mut().find(|list| list.number == number).map(f)
+}
+
+/// The receivers of the outcome of a worker.
+fn ticket(job: &Job, number: u64, rank: u32) -> Ticket {
+    let call_id = in_list(job, number, |list| list.call_id).flatten();
+    Ticket { call: call_id.map(|call_id| (call_id, rank)), list: Some((number, rank)) }
 }

@@ -4,261 +4,295 @@
 //! Between agents, and between a client and its agents, there are sessions; a client dials, and agents dial each other when they have
 //! frames to send. The client chooses the id of a host in its job before the host has joined, so the host can be addressed at once.
 //!
+//! `Gateway` is the table of the components, without logic of its own. A component has references to those that it needs, which stand
+//! before it in this table; where one reports to a later one, it has a trait for that.
+//!
 //! | file | noun |
 //! |---|---|
-//! | `job` | a job and its hosts |
-//! | `forward` | forwarding of frames between procs and sessions |
-//! | `cast` | this host's part in casts, and the order of incoming frames |
-//! | `part_fragments` | large parts of frames, in fragments beside the frames |
-//! | `dial` | connections that this process opens |
-//! | `redial` | the attempts to open the connections of one host |
-//! | `accept` | connections that come in |
-//! | `joins` | the joins that are under way |
-//! | `join_list` | joins of many hosts at once, by a tree |
-//! | `join_tree` | that tree, and the frames along it |
-//! | `indirect_heartbeat` | indirect heartbeats along it |
+//! | `jobs`, `job`, `host` | the jobs of this process, their hosts, and the sessions with these |
+//! | `audit`, `refusals` | the events for the audit log; which refused connections are counted |
+//! | `route_gateway` | the gateway through which a client reaches its hosts |
+//! | `membership_events` | the events of hosts, about which `membership` decides |
+//! | `dialler` | one connection to a host |
+//! | `connections`, `redial` | the connections that this process opens, and the times of the attempts |
+//! | `join_tree` | the tree by which hosts have joined, and the frames along it |
+//! | `introductions` | the introduction of new hosts to the others |
+//! | `renewals` | the renewal of certificates |
+//! | `join` | the join of one host |
+//! | `join_list`, `worker_list` | joins of many hosts at once, by a tree, and the state of such a list |
+//! | `deliveries`, `arrivals` | the delivery of frames to processes of this host, and their order |
+//! | `parts`, `part_fragments` | large parts of frames, and the fragments that have arrived |
+//! | `forward` | frames on their way to other hosts |
+//! | `casts`, `cast_relay` | this host's part in casts, and the state of its relay |
 //! | `bulk` | streams for bulk data, which are handed to processes |
-//! | `tunnel` | hosts behind a gateway |
+//! | `tunnel` | tunnels of this agent as the gateway of clients |
+//! | `heartbeats` | heartbeats of hosts, direct and indirect ones |
+//! | `job_ends` | the end of a client's work here |
+//! | `control` | the messages of the members of a job |
+//! | `actions` | the actions that `membership` has decided |
+//! | `session_events` | the events of sessions |
+//! | `accept` | connections that come in |
+//! | `closing` | the end of this process's part in its jobs |
+//! | `pauses` | pauses of sessions, for tests |
+//! | `role` | the gateway as other components of its process know it |
 //! | `random_id` | ids of jobs, hosts and sessions |
-//! | `refusals` | reports of refused connections |
-//! | `role` | the gateway as the components of its process know it |
-//! | `host_loss` | silent hosts, hosts that have left, and the end of their work |
 
 mod accept;
+mod actions;
+mod arrivals;
+mod audit;
 mod bulk;
-mod cast;
-mod dial;
+mod cast_relay;
+mod casts;
+mod closing;
+mod connections;
+mod control;
+mod deliveries;
+mod dialler;
 mod forward;
-mod host_loss;
-mod indirect_heartbeat;
+mod heartbeats;
+mod host;
+mod introductions;
 mod job;
+mod job_ends;
+mod jobs;
+mod join;
 mod join_list;
 mod join_tree;
-mod joins;
+mod membership_events;
 mod part_fragments;
+mod parts;
+mod pauses;
 mod random_id;
 mod redial;
 mod refusals;
+mod renewals;
 mod role;
+mod route_gateway;
+mod session_events;
 mod tunnel;
+mod worker_list;
 
-use std::collections::{HashMap, HashSet, VecDeque};
-use std::io;
-use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock, Weak};
+use std::sync::{Arc, Mutex, OnceLock, Weak};
 
-use net::Poller;
-use net::address::Address;
-use net::listener::Listener;
-use net::lock::lock;
-use net::trust::{HostTrust, Policy};
-use wire::ProcUid;
+use net::session::SessionHandler;
 
-pub use self::cast::CastCounts;
-pub use self::dial::Wanted;
-pub use self::job::{Host, Job};
+use self::accept::Accept;
+use self::actions::Actions;
+pub use self::audit::AuditLog;
+use self::bulk::BulkStreams;
+pub use self::cast_relay::CastCounts;
+use self::casts::Casts;
+use self::closing::Closing;
+use self::connections::Connections;
+use self::control::Controls;
+use self::deliveries::{CastReports, Deliveries};
+use self::dialler::Dialler;
+use self::forward::Forward;
+use self::heartbeats::Heartbeats;
+pub use self::host::{Host, Member};
+use self::introductions::Introductions;
+pub use self::job::{Job, RELEASE};
+use self::job_ends::JobEnds;
+pub use self::jobs::Jobs;
+pub use self::join::Wanted;
+use self::join::{Joins, ListOutcomes};
+use self::join_list::JoinLists;
+use self::join_tree::JoinTree;
+use self::membership_events::{CarryOut, MembershipEvents};
+use self::parts::Parts;
+use self::pauses::Pauses;
 pub use self::random_id::random_id;
-use self::refusals::{Refusals, Report};
-pub use self::tunnel::ClientGateway;
+use self::renewals::Renewals;
+pub use self::route_gateway::ClientGateway;
+use self::route_gateway::RouteGateway;
+use self::session_events::{Receivers, SessionEvents};
 use self::tunnel::Tunnels;
+use crate::local::Local;
 use crate::node::Node;
-
 pub use crate::system::Audit;
 
-/// The release of this build. It is sent to other hosts in greetings.
-pub const RELEASE: &str = env!("CARGO_PKG_VERSION");
-
-/// A host of this client. `state` is `joining`, `joined` or `lost`; `why` is the reason why the host cannot be inspected.
-pub struct Member {
-    pub id: ProcUid,
-    pub name: String,
-    pub state: &'static str,
-    pub why: Option<String>,
-}
-
-/// Connects this process to other hosts: owns its jobs, their hosts and sessions, and the listener of an agent. The node owns the gateway.
+/// Connects this process to other hosts. The agent owns it; in a process without an agent, the node's roles do.
 pub struct Gateway {
-    node: Weak<Node>,
-    me: Weak<Gateway>,
-    poller: Arc<Poller>,
-    /// The jobs of this process, by the uid of the client.
-    jobs: RwLock<HashMap<ProcUid, Arc<Job>>>,
-    /// The same jobs, by the id that this host has in the job.
-    jobs_by_own_id: RwLock<HashMap<ProcUid, Arc<Job>>>,
-    listener: Mutex<Option<Arc<Listener>>>,
-    /// Agent only: the secret, certificates or policy that the operator gave to this host.
-    trust: OnceLock<Arc<HostTrust>>,
-    /// True since `close`: no connection is opened or admitted any more.
-    closing: Mutex<bool>,
-    /// The last jobs that have ended. A late connection of such a job is not reported as refused.
-    ended_jobs: Mutex<VecDeque<ProcUid>>,
-    /// Client only: the gateway through which this client reaches its hosts; none if it dials them directly.
-    route_gateway: Mutex<Option<Arc<ClientGateway>>>,
-    /// Agent only: the tunnels that this agent forwards as a gateway, by the uid of the client.
-    tunnels: Mutex<HashMap<ProcUid, Tunnels>>,
-    /// The refused connections of the present window, for the audit log.
-    refusals: Mutex<Refusals>,
+    pub(crate) jobs: Arc<Jobs>,
+    pub(crate) audit: Arc<AuditLog>,
+    pub(crate) bulk: Arc<BulkStreams>,
+    local: Arc<Local>,
+    route_gateway: Arc<RouteGateway>,
+    renewals: Arc<Renewals>,
+    joins: Arc<Joins>,
+    lists: Arc<JoinLists>,
+    parts: Arc<Parts>,
+    forward: Arc<Forward>,
+    casts: Arc<Casts>,
+    controls: Arc<Controls>,
+    accept: Arc<Accept>,
+    closing: Closing,
+    pauses: Pauses,
+    /// Referred to by `MembershipEvents`.
+    _actions: Arc<Actions>,
+    /// Referred to by the handlers of sessions.
+    _receivers: Arc<Receivers>,
 }
-
-/// Kind of audit event: a connection was not admitted, or a peer did not get what it requested.
-const REFUSED: &str = "refused";
-
-/// The number of ended jobs that `Gateway::ended_jobs` keeps. Only connections that were under way at the end of a job need the record.
-const ENDED_JOBS_KEPT: usize = 64;
 
 impl Gateway {
     /// Makes the gateway of a process, and gives it this role.
     pub fn new(node: &Arc<Node>) -> Arc<Self> {
-        let gateway = Arc::new_cyclic(|me| Gateway {
-            node: Arc::downgrade(node),
-            me: me.clone(),
-            poller: node.poller.clone(),
-            jobs: RwLock::default(),
-            jobs_by_own_id: RwLock::default(),
+        let (poller, arena) = (&node.poller, node.arena.clone());
+        let (local, jobs) = (Local::new(node), Jobs::new(node.uid, poller));
+        let audit = Arc::new(AuditLog { poller: poller.clone(), system: node.system.clone(), refusals: Mutex::default() });
+        let route_gateway = Arc::new(RouteGateway { poller: poller.clone(), gateway: Mutex::default() });
+        let events = Arc::new(MembershipEvents { poller: poller.clone(), route_gateway: route_gateway.clone(), actions: OnceLock::new() });
+        let dialler = Arc::new(Dialler { poller: poller.clone(), route_gateway: route_gateway.clone(), trust: OnceLock::new() });
+        let connections = Arc::new(Connections {
+            poller: poller.clone(),
+            jobs: jobs.clone(),
+            events: events.clone(),
+            dialler: dialler.clone(),
+            route_gateway: route_gateway.clone(),
+            audit: audit.clone(),
+        });
+        let tree = Arc::new(JoinTree { poller: poller.clone(), connections: connections.clone(), audit: audit.clone() });
+        let introductions = Arc::new(Introductions { local: local.clone() });
+        let renewals = Arc::new(Renewals { poller: poller.clone(), jobs: jobs.clone(), dialler: dialler.clone() });
+        let joins = Arc::new(Joins {
+            local: local.clone(),
+            jobs: jobs.clone(),
+            events: events.clone(),
+            route_gateway: route_gateway.clone(),
+            dialler: dialler.clone(),
+            connections: connections.clone(),
+            introductions: introductions.clone(),
+            renewals: renewals.clone(),
+            audit: audit.clone(),
+            lists: OnceLock::new(),
+        });
+        let lists = Arc::new(JoinLists {
+            local: local.clone(),
+            events: events.clone(),
+            route_gateway: route_gateway.clone(),
+            joins: joins.clone(),
+            introductions: introductions.clone(),
+        });
+        let deliveries = Arc::new(Deliveries { local: local.clone(), reports: OnceLock::new() });
+        let parts = Arc::new(Parts { local: local.clone(), jobs: jobs.clone(), arena });
+        let forward = Arc::new(Forward {
+            local: local.clone(),
+            jobs: jobs.clone(),
+            connections: connections.clone(),
+            deliveries: deliveries.clone(),
+            parts: parts.clone(),
+        });
+        let casts = Arc::new(Casts {
+            local: local.clone(),
+            jobs: jobs.clone(),
+            connections: connections.clone(),
+            deliveries: deliveries.clone(),
+            parts: parts.clone(),
+            forward: forward.clone(),
+        });
+        let bulk = Arc::new(BulkStreams {
+            local: local.clone(),
+            jobs: jobs.clone(),
+            route_gateway: route_gateway.clone(),
+            dialler: dialler.clone(),
+        });
+        let heartbeats = Arc::new(Heartbeats { poller: poller.clone(), events: events.clone() });
+        let tunnels = Tunnels::new(poller, &jobs, &audit);
+        let ends = Arc::new(JobEnds {
+            local: local.clone(),
+            jobs: jobs.clone(),
+            events: events.clone(),
+            dialler: dialler.clone(),
+            tunnels: tunnels.clone(),
+            audit: audit.clone(),
+        });
+        let controls = Arc::new(Controls {
+            local: local.clone(),
+            jobs: jobs.clone(),
+            events: events.clone(),
+            connections: connections.clone(),
+            ends: ends.clone(),
+        });
+        let actions = Arc::new(Actions {
+            local: local.clone(),
+            jobs: jobs.clone(),
+            events: events.clone(),
+            connections: connections.clone(),
+            route_gateway: route_gateway.clone(),
+            tree: tree.clone(),
+            introductions: introductions.clone(),
+            lists: lists.clone(),
+            heartbeats: heartbeats.clone(),
+            casts: casts.clone(),
+            ends: ends.clone(),
+            audit: audit.clone(),
+        });
+        let receivers = Arc::new(Receivers {
+            poller: poller.clone(),
+            jobs: jobs.clone(),
+            events: events.clone(),
+            route_gateway: route_gateway.clone(),
+            connections: connections.clone(),
+            deliveries: deliveries.clone(),
+            parts: parts.clone(),
+            casts: casts.clone(),
+            tree: tree.clone(),
+            lists: lists.clone(),
+            heartbeats: heartbeats.clone(),
+            controls: controls.clone(),
+        });
+        let accept = Arc::new(Accept {
+            local: local.clone(),
+            jobs: jobs.clone(),
+            events: events.clone(),
+            dialler: dialler.clone(),
+            bulk: bulk.clone(),
+            tunnels: tunnels.clone(),
+            audit: audit.clone(),
             listener: Mutex::default(),
-            trust: OnceLock::new(),
-            closing: Mutex::new(false),
-            ended_jobs: Mutex::default(),
-            route_gateway: Mutex::default(),
-            tunnels: Mutex::default(),
-            refusals: Mutex::default(),
+        });
+        let closing = Closing {
+            local: local.clone(),
+            jobs: jobs.clone(),
+            connections: connections.clone(),
+            accept: accept.clone(),
+            ends: ends.clone(),
+            audit: audit.clone(),
+        };
+        let pauses =
+            Pauses { local: local.clone(), jobs: jobs.clone(), route_gateway: route_gateway.clone(), connections: connections.clone() };
+        set(&events.actions, &(actions.clone() as Arc<dyn CarryOut>));
+        set(&joins.lists, &(lists.clone() as Arc<dyn ListOutcomes>));
+        set(&deliveries.reports, &(casts.clone() as Arc<dyn CastReports>));
+        let to = Arc::downgrade(&receivers);
+        let handler = move |job: Weak<Job>| -> Arc<dyn SessionHandler> { Arc::new(SessionEvents { receivers: to.clone(), job }) };
+        let _ = jobs.handler.set(Box::new(handler));
+        let gateway = Arc::new(Gateway {
+            jobs,
+            audit,
+            bulk,
+            local,
+            route_gateway,
+            renewals,
+            joins,
+            lists,
+            parts,
+            forward,
+            casts,
+            controls,
+            accept,
+            closing,
+            pauses,
+            _actions: actions,
+            _receivers: receivers,
         });
         node.roles.set_gateway(gateway.clone());
         gateway
     }
+}
 
-    fn node(&self) -> Option<Arc<Node>> {
-        self.node.upgrade()
-    }
-
-    /// Opens the listener to which clients and agents connect; returns its port.
-    pub fn listen(&self, at: &Address, policy: Policy) -> io::Result<u16> {
-        let trust = Arc::new(HostTrust::new(policy)?);
-        let trust = self.trust.get_or_init(|| trust).clone();
-        let me = self.me.clone();
-        let on_accepted = move |peer: String, result| {
-            if let Some(g) = me.upgrade() {
-                g.on_accepted(&peer, result);
-            }
-        };
-        let listener = Listener::open(&self.poller, at, trust, Arc::new(on_accepted))?;
-        let port = listener.port;
-        *lock(&self.listener) = Some(listener);
-        Ok(port)
-    }
-
-    pub fn job(&self, id: ProcUid) -> Option<Arc<Job>> {
-        self.jobs.read().unwrap_or_else(PoisonError::into_inner).get(&id).cloned()
-    }
-
-    /// The job in which this process is the host with this id.
-    pub fn job_by_own_id(&self, host: ProcUid) -> Option<Arc<Job>> {
-        self.jobs_by_own_id.read().unwrap_or_else(PoisonError::into_inner).get(&host).cloned()
-    }
-
-    pub fn jobs(&self) -> Vec<Arc<Job>> {
-        self.jobs.read().unwrap_or_else(PoisonError::into_inner).values().cloned().collect()
-    }
-
-    /// The id of this host in the job of that client; none in the client itself, and for a client without a job here.
-    pub(crate) fn own_id_in(&self, client: ProcUid) -> Option<ProcUid> {
-        self.job(client).filter(|j| !j.is_clients()).map(|j| j.own_id)
-    }
-
-    /// The hosts of this client, sorted by name.
-    pub(crate) fn members(&self) -> Vec<Member> {
-        let Some(job) = self.node().and_then(|n| self.job(n.uid)) else { return vec![] };
-        let mut all: Vec<Member> = job.hosts().into_iter().filter_map(|h| h.member()).collect();
-        all.sort_by(|a, b| (&a.name, a.id.0).cmp(&(&b.name, b.id.0)));
-        all
-    }
-
-    /// Clients of other hosts that have a job here, by the name that each client has sent.
-    pub(crate) fn clients(&self) -> Vec<String> {
-        let mut all: Vec<String> = self.jobs().iter().filter(|j| !j.is_clients()).filter_map(|j| Some(j.host(j.id)?.name())).collect();
-        all.sort();
-        all.dedup();
-        all
-    }
-
-    /// For tests: pauses the sessions with `hosts` and resumes all other sessions. A gateway among `hosts` pauses the hosts behind it too.
-    /// Between this host and the hosts in `beside`, the other side pauses the session; this side cuts only the streams for bulk data.
-    /// Returns the procs of this host, which the caller has to notify.
-    pub fn cut_off(&self, hosts: &[ProcUid], beside: &[ProcUid]) -> Vec<ProcUid> {
-        let cut: HashSet<ProcUid> = hosts.iter().copied().collect();
-        let jobs = self.jobs();
-        let route_gateway = self.route_gateway().filter(|route_gateway| {
-            let agent = route_gateway.host.info().agent;
-            jobs.iter().flat_map(|job| job.hosts()).any(|h| cut.contains(&h.id) && h.info().agent == agent)
-        });
-        for (job, host) in jobs.iter().flat_map(|j| j.hosts().into_iter().map(move |h| (j, h))) {
-            let through_gateway = route_gateway.as_ref().is_some_and(|route_gateway| job.is_clients() || route_gateway.job.id == job.id);
-            match (through_gateway || cut.contains(&host.id), host.session.is_paused()) {
-                (true, false) => {
-                    host.session.begin_pause();
-                    self.leave_tree(job, &host);
-                }
-                (false, true) => {
-                    host.session.end_pause();
-                    self.open_soon(job, &host);
-                }
-                _ => {}
-            }
-        }
-        let Some(node) = self.node() else { return vec![] };
-        node.streams.cut_off(&cut.into_iter().chain(beside.iter().copied()).collect());
-        node.roles.agent().map_or(vec![], |agent| agent.started())
-    }
-
-    fn add_job(&self, job: Arc<Job>) {
-        // The client may be back with the same uid.
-        lock(&self.ended_jobs).retain(|ended| *ended != job.id);
-        self.jobs_by_own_id.write().unwrap_or_else(PoisonError::into_inner).insert(job.own_id, job.clone());
-        self.jobs.write().unwrap_or_else(PoisonError::into_inner).insert(job.id, job);
-    }
-
-    fn drop_job(&self, job: &Job) {
-        self.jobs_by_own_id.write().unwrap_or_else(PoisonError::into_inner).remove(&job.own_id);
-        self.jobs.write().unwrap_or_else(PoisonError::into_inner).remove(&job.id);
-        let mut ended_jobs = lock(&self.ended_jobs);
-        ended_jobs.push_back(job.id);
-        if ended_jobs.len() > ENDED_JOBS_KEPT {
-            ended_jobs.pop_front();
-        }
-    }
-
-    fn is_closing(&self) -> bool {
-        *lock(&self.closing)
-    }
-
-    /// Adds an event to the audit log.
-    pub(crate) fn audit(&self, what: &'static str, peer: &str, detail: String) {
-        if let Some(node) = self.node() {
-            node.system.push(crate::SystemEvent::Audit(Audit { what, peer: peer.to_owned(), detail, count: 1 }));
-        }
-    }
-
-    /// Reports a refused connection, or counts it if there were many of them.
-    pub(crate) fn refused(&self, peer: &str, why: String) {
-        let report = lock(&self.refusals).refused(peer, &why, self.poller.now());
-        match report {
-            Report::Now => self.audit(REFUSED, peer, why),
-            Report::Counted(None) => {}
-            Report::Counted(Some(due)) => {
-                let me = self.me.clone();
-                let collect = move || {
-                    if let Some(g) = me.upgrade() {
-                        g.report_refusals();
-                    }
-                };
-                self.poller.later(due, Box::new(collect));
-            }
-        }
-    }
-
-    fn report_refusals(&self) {
-        let (count, peer, detail) = lock(&self.refusals).collect();
-        if let Some(node) = self.node().filter(|_| count > 0) {
-            node.system.push(crate::SystemEvent::Audit(Audit { what: REFUSED, peer, detail, count }));
-        }
-    }
+/// Sets the receiver of a component's reports.
+fn set<T: ?Sized>(place: &OnceLock<Weak<T>>, receiver: &Arc<T>) {
+    let _ = place.set(Arc::downgrade(receiver));
 }
