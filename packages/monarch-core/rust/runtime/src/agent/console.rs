@@ -1,10 +1,14 @@
 //! The destinations of the lines of an agent's procs: consoles, windows in which lines are counted, files, and the client on another host.
+//!
+//! What it needs: the streams of the procs in the table, the jobs of the procs, and `output`, whose thread writes the lines.
+//!
+//! What always holds: the client of a job learns once if lines of its procs go to a console that it may not see.
 
 use std::io;
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, Mutex, Weak};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use net::lock::lock;
@@ -12,26 +16,39 @@ use wire::control::ProcPlan;
 use wire::{CallId, ProcUid};
 
 use crate::agent::capture::CaptureFile;
-use crate::agent::output::{Stream, Tail};
-use crate::agent::viewer::Viewer;
-use crate::agent::{Agent, FLUSH};
+use crate::agent::options::AgentOptions;
+use crate::agent::output::{Output, Stream, Tail};
+use crate::agent::proc_jobs::ProcJobs;
+use crate::agent::procs::Procs;
+use crate::agent::viewer::{self, Viewer};
+use crate::local::Local;
 use crate::node::Node;
 use crate::system::{LINES, UNSHOWN};
 
-impl Agent {
-    /// Sets the descriptors to which the lines of procs that start from now on are written.
-    pub fn set_consoles(&self, consoles: [libc::c_int; 2]) {
-        *lock(&self.consoles) = consoles;
-    }
+/// The time that a console gets to show counted lines before a flush is reported as done.
+const FLUSH: Duration = Duration::from_secs(3);
 
-    /// Sets the folder of the captured output of procs that start from now on.
-    pub fn set_log_dir(&self, path: PathBuf) {
-        *lock(&self.log_dir) = path;
+/// Leads lines to their destinations.
+pub(crate) struct Console {
+    pub local: Arc<Local>,
+    pub options: Arc<AgentOptions>,
+    pub procs: Arc<Procs>,
+    pub jobs: Arc<ProcJobs>,
+    pub output: Output,
+    /// The folder of the files with output.
+    pub log_dir: Mutex<PathBuf>,
+    /// The descriptors to which the lines of procs are written: their stdout and their stderr.
+    pub consoles: Mutex<[libc::c_int; 2]>,
+}
+
+impl Console {
+    pub fn descriptors(&self) -> [libc::c_int; 2] {
+        *lock(&self.consoles)
     }
 
     /// Makes one stream of a proc that is being started.
-    pub(crate) fn stream(
-        &self,
+    pub fn stream(
+        self: &Arc<Self>,
         (read, console): (OwnedFd, libc::c_int),
         name: &str,
         (here, proc): (ProcUid, ProcUid),
@@ -39,13 +56,13 @@ impl Agent {
         tail: Arc<Tail>,
     ) -> io::Result<Arc<Stream>> {
         let stream = self.output.add(proc, (read, console), &plan.prefix, tail, self.file(plan, name))?;
-        let job = self.gateway().and_then(|g| g.jobs.by_own_id(here)).filter(|j| !j.is_clients());
+        let job = self.jobs.gateway().and_then(|g| g.jobs.by_own_id(here)).filter(|j| !j.is_clients());
         // A user watches a terminal, so its lines count as seen.
         if let Some(job) = job.filter(|_| unsafe { libc::isatty(console) } == 0) {
-            let (me, shown) = (self.weak(), plan.name.clone());
+            let (me, shown) = (Arc::downgrade(self), plan.name.clone());
             stream.at_first_line(move || {
-                if !job.output_warning_sent.swap(true, Ordering::Relaxed) {
-                    Agent::report_unshown(&me, job.id, console, &shown);
+                if let Some(me) = me.upgrade().filter(|_| !job.output_warning_sent.swap(true, Ordering::Relaxed)) {
+                    me.report_unshown(job.id, console, &shown);
                 }
             });
         }
@@ -53,12 +70,11 @@ impl Agent {
     }
 
     /// Reports to the client that a proc's lines go to a console which the client's user may not see. An agent sends it once a job.
-    fn report_unshown(me: &Weak<Agent>, client: ProcUid, console: libc::c_int, proc: &str) {
-        let Some((agent, node)) = me.upgrade().and_then(|a| Some((a.clone(), a.node()?))) else { return };
+    fn report_unshown(&self, client: ProcUid, console: libc::c_int, proc: &str) {
+        let Some(node) = self.local.node() else { return };
         let mut body = identity(console).to_vec();
-        body.extend_from_slice(format!("{}\0{proc}\0{}", agent.host(), destination(console)).as_bytes());
-        let theirs = node.clone();
-        node.poller.spawn(Box::new(move || theirs.replies.send_system(client, UNSHOWN, CallId::NONE, body)));
+        body.extend_from_slice(format!("{}\0{proc}\0{}", self.options.host, destination(console)).as_bytes());
+        self.local.poller.spawn(Box::new(move || node.replies.send_system(client, UNSHOWN, CallId::NONE, body)));
     }
 
     /// Handles that report in the client: logs a warning, once a job, unless the console is also one of the client's.
@@ -66,8 +82,8 @@ impl Agent {
         let Some((console, words)) = body.split_first_chunk::<IDENTITY>() else { return };
         let text = String::from_utf8_lossy(words);
         let mut words = text.split('\0');
-        let (Some(host), Some(proc), Some(to), Some(node)) = (words.next(), words.next(), words.next(), self.node()) else { return };
-        let Some((gateway, job)) = self.gateway().and_then(|g| Some((g, g.jobs.get(node.uid)?))) else { return };
+        let (Some(host), Some(proc), Some(to)) = (words.next(), words.next(), words.next()) else { return };
+        let Some((gateway, job)) = self.jobs.gateway().and_then(|g| Some((g, g.jobs.get(self.local.uid)?))) else { return };
         let is_seen = lock(&self.consoles).iter().any(|ours| identity(*ours) == *console);
         if !is_seen && !job.output_warning_sent.swap(true, Ordering::Relaxed) {
             gateway.audit.add("output", host, format!("what {proc} on {host} prints goes to {to}, not to this console"));
@@ -75,14 +91,14 @@ impl Agent {
     }
 
     /// The file with the output of a stream; none if the plan does not request it.
-    pub(crate) fn file(&self, plan: &ProcPlan, stream: &str) -> Option<CaptureFile> {
+    pub fn file(&self, plan: &ProcPlan, stream: &str) -> Option<CaptureFile> {
         let folder = lock(&self.log_dir);
         (!plan.capture.is_empty()).then(|| CaptureFile::new(folder.join(format!("{}.{stream}", plan.capture))))
     }
 
     /// Waits until the lines that procs have printed before this call are on the console, at most for `bound`.
     pub fn flush_output(&self, bound: Duration) {
-        for s in lock(&self.state).procs.values().flat_map(|p| &p.streams) {
+        for s in self.procs.lock().procs.values().flat_map(|p| &p.streams) {
             self.output.read_soon(s);
         }
         self.output.flush(bound, false);
@@ -93,12 +109,12 @@ impl Agent {
     ///
     /// With a viewer, a client on another host, the lines are shown there too.
     pub fn aggregate(&self, procs: &[ProcUid], window: Option<Duration>, viewer: Option<ProcUid>, done: impl FnOnce() + Send + 'static) {
-        let Some(node) = self.node() else { return };
+        let Some(node) = self.local.node() else { return };
         let send = viewer.filter(|v| *v != node.uid).map(|v| to_viewer(&node, v));
-        let state = lock(&self.state);
+        let state = self.procs.lock();
         let mut streams = vec![];
         for p in procs.iter().filter_map(|p| state.procs.get(p)) {
-            let tag = format!("[{} {}] ", self.host(), p.name);
+            let tag = format!("[{} {}] ", self.options.host, p.name);
             for (stream, number) in p.streams.iter().zip([1, 2]) {
                 streams.push((stream.clone(), send.as_ref().map(|s| Viewer::new(s.clone(), number, tag.clone().into_bytes()))));
             }
@@ -111,15 +127,14 @@ impl Agent {
             }
         };
         node.poller.later(FLUSH, Box::new(once.clone()));
-        let host = format!("[{}] ", self.host()).into_bytes();
-        let reports = send.map(|s| -> crate::agent::viewer::Send {
-            Arc::new(move |stream, lines, may_wait| s(stream, [&host[..], &lines].concat(), may_wait))
-        });
+        let host = format!("[{}] ", self.options.host).into_bytes();
+        let reports =
+            send.map(|s| -> viewer::Send { Arc::new(move |stream, lines, may_wait| s(stream, [&host[..], &lines].concat(), may_wait)) });
         self.output.regroup_streams(streams, window, reports, once);
     }
 
     /// Handles the message of another host's agent about the output of its procs: `LINES` or `UNSHOWN`.
-    pub(crate) fn printed(&self, kind: u16, body: &[u8]) {
+    pub fn printed(&self, kind: u16, body: &[u8]) {
         if kind == LINES { self.show(body) } else { self.on_unshown_report(body) }
     }
 
@@ -142,7 +157,7 @@ const BEHIND: usize = 4 << 20;
 const HELD: Duration = Duration::from_secs(3);
 
 /// The function that sends lines to the client `viewer`.
-fn to_viewer(node: &Arc<Node>, viewer: ProcUid) -> crate::agent::viewer::Send {
+fn to_viewer(node: &Arc<Node>, viewer: ProcUid) -> viewer::Send {
     let node = Arc::downgrade(node);
     Arc::new(move |stream, lines, may_wait| {
         let Some(node) = node.upgrade() else { return };

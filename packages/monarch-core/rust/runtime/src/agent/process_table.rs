@@ -1,9 +1,16 @@
 //! The state of all procs of a host, for `monarch ps` and other inspections. The agent asks every proc, waits a short time, and combines
 //! the answers. A proc that does not answer delays no other one, and its row has the state that the kernel reports.
+//!
+//! What it needs: the table of procs and their jobs, the other hosts of a client, and the recordings.
+//!
+//! What always holds:
+//! - An inspection is answered once, at the latest when its time is over.
+//! - A client of another host sees the rows of its own procs only.
 
 use std::collections::{BTreeMap, HashMap};
 use std::path::PathBuf;
-use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use net::lock::lock;
@@ -11,14 +18,16 @@ use serde::Serialize;
 use serde_json::value::RawValue;
 use wire::{CallId, Control, ProcUid, Status};
 
-use crate::agent::Agent;
-use crate::agent::recordings::RecordingRow;
+use crate::agent::kernel_state::{kernel_state, resident, seconds, why_unresponsive};
+use crate::agent::options::AgentOptions;
+use crate::agent::proc_jobs::{AGENT, ProcJobs};
+use crate::agent::procs::{Proc, Procs};
+use crate::agent::recordings::{RecordingRow, Recordings};
+use crate::agent::starter::Starter;
 use crate::gateway::Member;
 use crate::inspection::{INSPECT_STACKS, hex};
-use crate::node::Node;
-
-/// The name of the agent of another host in the answers to a client.
-const AGENT: &str = "agent";
+use crate::local::Local;
+use crate::tasks;
 
 /// The time that procs have for their stacks. It is longer than a proc takes that has to read them without the GIL.
 const FOR_STACKS: Duration = Duration::from_millis(2000);
@@ -28,19 +37,18 @@ const FOR_STATE: Duration = Duration::from_millis(700);
 const FOR_HOSTS: Duration = Duration::from_millis(1000);
 
 /// The receiver of an inspection.
-#[derive(Clone, Copy)]
 pub enum Requester {
     /// A process at the other end of a link, and the number of its request.
     Peer(ProcUid, u64),
     /// A call of this process.
     Local(CallId),
     /// This agent, for the stacks of a proc that has become unresponsive.
-    Watch(ProcUid),
+    Watch(ProcUid, Box<dyn FnOnce(Vec<u8>) + Send>),
 }
 
 /// The row of a proc, from the agent's table, the kernel and the proc's own answer.
 #[derive(Serialize)]
-pub struct ProcRow {
+struct ProcRow {
     pub uid: String,
     pub owner: String,
     pub pid: u32,
@@ -100,7 +108,7 @@ struct HostRow {
 }
 
 /// An inspection whose answers have not all arrived.
-struct Inspection {
+pub(crate) struct Inspection {
     asker: Requester,
     /// The job that the inspection is limited to, by the id of this host in it; none: all procs of this host.
     only: Option<ProcUid>,
@@ -111,51 +119,48 @@ struct Inspection {
 }
 
 /// The inspections of an agent. The agent owns it.
-#[derive(Default)]
-pub struct HostInspections {
-    open: Mutex<HashMap<u64, Inspection>>,
+pub(crate) struct HostInspections {
+    pub local: Arc<Local>,
+    pub options: Arc<AgentOptions>,
+    pub procs: Arc<Procs>,
+    pub jobs: Arc<ProcJobs>,
+    pub starter: Arc<Starter>,
+    pub recordings: Arc<Recordings>,
+    pub born: Instant,
+    pub open: Mutex<HashMap<u64, Inspection>>,
     /// The number of the next inspection.
-    next: std::sync::atomic::AtomicU64,
+    pub next: AtomicU64,
     /// The notes of the answer, by the name of the service.
-    pub(crate) notes: Mutex<BTreeMap<String, String>>,
+    pub notes: Mutex<BTreeMap<String, String>>,
 }
 
-impl Agent {
+impl HostInspections {
     /// Asks every proc, this process itself, and a client's other hosts. A client of another host receives the rows of its own procs only.
-    pub fn inspect_all(&self, asker: Requester, what: u8) {
-        let Some(node) = self.node() else { return };
-        let gateway = self.gateway();
-        let only = match asker {
-            Requester::Peer(from, _) => gateway.and_then(|g| g.jobs.own_id_in(from)),
+    pub fn inspect_all(self: &Arc<Self>, asker: Requester, what: u8) {
+        let gateway = self.jobs.gateway();
+        let only = match &asker {
+            Requester::Peer(from, _) => gateway.and_then(|g| g.jobs.own_id_in(*from)),
             _ => None,
         };
-        let mut procs: Vec<ProcUid> = self.started();
-        procs.retain(|uid| only.is_none_or(|here| self.is_in_job(*uid, here)));
-        procs.push(node.uid);
+        let mut procs: Vec<ProcUid> = self.procs.started();
+        procs.retain(|uid| only.is_none_or(|here| self.jobs.is_in_job(*uid, here)));
+        procs.push(self.local.uid);
         let hosts = if only.is_some() { vec![] } else { gateway.map_or(vec![], |g| g.jobs.members()) };
         self.ask(asker, what, procs, only, hosts);
     }
 
     /// Begins an inspection of these processes and hosts. Its answer is complete when all have answered, or when the time is over.
-    pub fn ask(&self, asker: Requester, what: u8, procs: Vec<ProcUid>, only: Option<ProcUid>, hosts: Vec<Member>) {
-        let Some(node) = self.node() else { return };
-        let id = self.inspections.next.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+    pub fn ask(self: &Arc<Self>, asker: Requester, what: u8, procs: Vec<ProcUid>, only: Option<ProcUid>, hosts: Vec<Member>) {
+        let Some(node) = self.local.node() else { return };
+        let id = self.next.fetch_add(1, Ordering::Relaxed);
         let there: Vec<ProcUid> = hosts.iter().filter(|h| h.why.is_none()).map(|h| h.id).collect();
         let wanted = procs.len() + there.len();
         let bound = if what == INSPECT_STACKS { FOR_STACKS } else { FOR_STATE } + if there.is_empty() { Duration::ZERO } else { FOR_HOSTS };
-        lock(&self.inspections.open).insert(id, Inspection { asker, only, hosts, answers: HashMap::new(), wanted });
+        lock(&self.open).insert(id, Inspection { asker, only, hosts, answers: HashMap::new(), wanted });
         for host in there {
             node.peers.peer(host).send_control(Control::Inspect { id, what });
         }
-        let me = self.weak();
-        node.poller.later(
-            bound,
-            Box::new(move || {
-                if let Some(a) = me.upgrade() {
-                    a.conclude(id);
-                }
-            }),
-        );
+        tasks::later(&self.local.poller, bound, self, move |me| me.conclude(id));
         for p in procs {
             if p == node.uid {
                 node.inspections.inspect(p, id, what);
@@ -168,7 +173,7 @@ impl Agent {
     /// Handles the answer of a process or host to an inspection.
     pub fn inspected(&self, from: ProcUid, id: u64, body: Vec<u8>) {
         let complete = {
-            let mut open = lock(&self.inspections.open);
+            let mut open = lock(&self.open);
             let Some(o) = open.get_mut(&id) else { return };
             o.answers.insert(from, body);
             o.answers.len() == o.wanted
@@ -179,15 +184,14 @@ impl Agent {
     }
 
     fn conclude(&self, id: u64) {
-        let Some(mut o) = lock(&self.inspections.open).remove(&id) else { return };
-        let Some(node) = self.node() else { return };
-        if let Requester::Watch(uid) = o.asker {
-            self.report_unresponsive(uid, o.answers.remove(&uid).unwrap_or_default());
-            return;
+        let Some(mut o) = lock(&self.open).remove(&id) else { return };
+        let Some(node) = self.local.node() else { return };
+        if let Requester::Watch(uid, report) = o.asker {
+            return report(o.answers.remove(&uid).unwrap_or_default());
         }
         let mut rows = self.rows();
-        rows.retain(|(uid, _)| o.only.is_none_or(|here| self.is_in_job(*uid, here)));
-        rows.insert(0, self.own_row(&node, if o.only.is_some() { AGENT } else { self.own_name() }));
+        rows.retain(|(uid, _)| o.only.is_none_or(|here| self.jobs.is_in_job(*uid, here)));
+        rows.insert(0, self.own_row(if o.only.is_some() { AGENT } else { self.jobs.own_name() }));
         let json = |body: Vec<u8>| String::from_utf8(body).ok().and_then(|text| RawValue::from_string(text).ok());
         let mut hosts = vec![];
         for member in o.hosts {
@@ -199,40 +203,35 @@ impl Agent {
             row.answer = o.answers.remove(uid).and_then(json);
             (row.kernel, row.rss) = (kernel_state(row.pid), resident(row.pid));
         }
-        let recordings = self.recording_rows(o.only.and_then(|here| self.client_of(here)));
+        let recordings = self.recordings.rows(o.only.and_then(|here| self.jobs.client_of(here)));
         let answer = Answer {
-            host: self.host().to_owned(),
+            host: self.options.host.clone(),
             version: env!("CARGO_PKG_VERSION"),
             agent_pid: std::process::id(),
-            zygote_pid: self.zygote_pid(),
+            zygote_pid: self.starter.zygote_pid(),
             procs: rows.into_iter().map(|(_, row)| row).collect(),
             hosts,
-            clients: self.gateway().map_or(vec![], |g| g.jobs.clients()),
-            notes: lock(&self.inspections.notes).iter().map(|(name, text)| format!("{name}: {text}")).collect(),
+            clients: self.jobs.gateway().map_or(vec![], |g| g.jobs.clients()),
+            notes: lock(&self.notes).iter().map(|(name, text)| format!("{name}: {text}")).collect(),
             recordings,
         };
         let body = serde_json::to_vec(&answer).unwrap_or_default();
         match o.asker {
             Requester::Peer(uid, id) => node.peers.peer_unlinked(uid).0.send_control(Control::Inspected { id, body }),
-            Requester::Watch(_) => {}
+            Requester::Watch(..) => {}
             Requester::Local(call_id) => node.replies.send_bytes(node.uid, call_id, 0, Status::Ok, &body),
         }
     }
 
-    /// The name of this process in the answer. A process that listens is the agent of a host.
-    pub(crate) fn own_name(&self) -> &'static str {
-        if self.gateway().is_some_and(|g| g.is_agent()) { AGENT } else { "client" }
-    }
-
-    fn own_row(&self, node: &Node, name: &str) -> (ProcUid, ProcRow) {
+    fn own_row(&self, name: &str) -> (ProcUid, ProcRow) {
         let (silent, silence_reason) = self.own_silence();
         let row = ProcRow {
-            uid: hex(node.uid.0),
+            uid: hex(self.local.uid.0),
             owner: hex(0),
             pid: std::process::id(),
             name: name.to_owned(),
             state: if silent.is_some() { "unresponsive" } else { "running" },
-            age: self.age(),
+            age: seconds(self.born),
             silent,
             silence_reason,
             stacks: None,
@@ -242,46 +241,56 @@ impl Agent {
             captured_in: None,
             answer: None,
         };
-        (node.uid, row)
+        (self.local.uid, row)
     }
-}
 
-/// The seconds that have passed since then.
-pub fn seconds(since: Instant) -> f64 {
-    since.elapsed().as_secs_f64()
-}
-
-/// The probable reason why Python does not run in a process, from the kernel's state of the process.
-pub fn why_unresponsive(pid: u32) -> &'static str {
-    match kernel_state(pid) {
-        Some('T' | 't') => "stopped by a signal",
-        Some('D') => "in an uninterruptible wait of the kernel",
-        _ => "something keeps the GIL, or the machine is overloaded",
+    /// The time for which this process has been unresponsive, in seconds, and the probable reason.
+    fn own_silence(&self) -> (Option<f64>, Option<&'static str>) {
+        let silent = self.procs.lock().responsiveness.unresponsive_since().map(seconds);
+        (silent, silent.map(|_| why_unresponsive(std::process::id())))
     }
-}
 
-/// The letter after the last parenthesis of `/proc/PID/stat`.
-fn kernel_state(pid: u32) -> Option<char> {
-    stat(pid)?.chars().next()
-}
+    /// The rows of all procs, sorted by name.
+    fn rows(&self) -> Vec<(ProcUid, ProcRow)> {
+        let state = self.procs.lock();
+        let row = |(uid, p): (&ProcUid, &Proc)| {
+            let silent = p.responsiveness.unresponsive_since().map(seconds);
+            let state = match (silent, &p.stopping, p.started) {
+                (Some(_), ..) => "unresponsive",
+                (None, Some(_), _) => "stopping",
+                (None, None, false) => "starting",
+                (None, None, true) => "running",
+            };
+            let row = ProcRow {
+                uid: hex(uid.0),
+                owner: hex(p.owner.0),
+                pid: p.pid,
+                name: p.name.clone(),
+                state,
+                age: seconds(p.born),
+                silent,
+                silence_reason: p.silence_reason,
+                stacks: p.stacks.clone(),
+                kernel: None,
+                rss: None,
+                cgroup: p.cgroups.first().cloned(),
+                captured_in: p.streams.iter().find_map(|s| s.captured_in()).map(|path| path.with_extension("")),
+                answer: None,
+            };
+            (*uid, row)
+        };
+        let mut rows: Vec<_> = state.procs.iter().map(row).collect();
+        rows.sort_by(|(_, a), (_, b)| (&a.name, a.pid).cmp(&(&b.name, b.pid)));
+        rows
+    }
 
-/// The wait status of an exited process that its parent has not reaped yet, as from `waitpid`.
-pub(crate) fn exit_status(pid: u32) -> Option<i32> {
-    /// `exit_code` is the 52nd field (proc_pid_stat(5)). The index counts from the state, which is the third field.
-    const EXIT_CODE: usize = 49;
-    let stat = stat(pid).filter(|s| s.starts_with('Z'))?;
-    stat.split_ascii_whitespace().nth(EXIT_CODE)?.parse().ok()
-}
-
-/// The fields of `/proc/PID/stat` after the process name, which may contain any character.
-fn stat(pid: u32) -> Option<String> {
-    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    Some(stat.rsplit_once(')')?.1.trim_start().to_owned())
-}
-
-/// Resident memory of a process in bytes.
-fn resident(pid: u32) -> Option<u64> {
-    let statm = std::fs::read_to_string(format!("/proc/{pid}/statm")).ok()?;
-    let pages: u64 = statm.split_ascii_whitespace().nth(1)?.parse().ok()?;
-    Some(pages * net::sys::page() as u64)
+    /// Sets a note of a service for inspections; an empty text removes it.
+    pub fn note(&self, name: String, text: String) {
+        let mut notes = lock(&self.notes);
+        if text.is_empty() {
+            notes.remove(&name);
+        } else {
+            notes.insert(name, text);
+        }
+    }
 }

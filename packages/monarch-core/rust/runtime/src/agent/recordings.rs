@@ -1,11 +1,15 @@
 //! The rings of the processes of a host, in which they record events. The agent holds the descriptors, so a ring outlives its process and
 //! ends with the agent. A ring is a memory file without a name, so no process has to remove it.
+//!
+//! What it needs: the table of procs and their jobs, for the identities of the processes.
+//!
+//! What always holds: the rings of the last `KEPT` procs that have ended are kept, and those of all processes that run.
 
 use std::collections::{HashMap, VecDeque};
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex};
 
 use events::{Reader, Record};
 use net::lock::lock;
@@ -13,9 +17,11 @@ use serde::Serialize;
 use wire::exit::{ExitReason, ProcEnd};
 use wire::{Control, Frame, ProcUid};
 
-use crate::agent::Agent;
+use crate::agent::proc_jobs::ProcJobs;
+use crate::agent::procs::Procs;
+use crate::agent::starter::Starter;
 use crate::inspection::hex;
-use crate::node::Node;
+use crate::local::Local;
 
 /// The number of last events in the report of a proc's end.
 pub const RECENT: usize = 32;
@@ -57,16 +63,19 @@ pub struct RecordingRow {
 }
 
 /// The rings of this host. The agent owns them.
-#[derive(Default)]
-pub struct Recordings {
+pub(crate) struct Recordings {
+    pub local: Arc<Local>,
+    pub procs: Arc<Procs>,
+    pub jobs: Arc<ProcJobs>,
+    pub starter: Arc<Starter>,
     /// The number of events for which each ring has room at least; 0: events are not recorded.
-    wanted: AtomicU32,
-    rings: Mutex<Rings>,
+    pub wanted: AtomicU32,
+    pub rings: Mutex<Rings>,
 }
 
 /// The descriptors of the rings.
 #[derive(Default)]
-struct Rings {
+pub(crate) struct Rings {
     /// The rings of the processes that run.
     live: HashMap<ProcUid, OwnedFd>,
     /// The rings of the last processes that have ended.
@@ -82,7 +91,7 @@ impl Recordings {
 
     /// Moves the ring of a proc to those of ended procs. Returns the last events of a proc that has failed, in bytes for `decode`; empty if
     /// it did not record.
-    pub(crate) fn ended(&self, of: Recorded, reason: &ExitReason) -> Vec<u8> {
+    pub fn ended(&self, of: Recorded, reason: &ExitReason) -> Vec<u8> {
         let mut rings = lock(&self.rings);
         let Some(fd) = rings.live.remove(&of.proc) else { return vec![] };
         let recent = match reason {
@@ -99,7 +108,7 @@ impl Recordings {
         recent
     }
 
-    pub(crate) fn close(&self) {
+    pub fn close(&self) {
         *lock(&self.rings) = Rings::default();
     }
 }
@@ -129,27 +138,27 @@ pub(crate) fn note_end(uid: ProcUid, end: &ProcEnd) {
     events::proc_end(uid.0, kind.as_bytes(), number as u64, u64::from(end.pid), detail.as_bytes());
 }
 
-impl Agent {
+impl Recordings {
     /// Makes this process, all procs and later ones record their events, in rings for at least `events` of them; 0: they stop to record.
     pub fn record(&self, events: u32) {
-        self.recordings.wanted.store(events, Ordering::Release);
-        let Some(node) = self.node() else { return };
-        node.recording.record(events);
-        let procs: Vec<ProcUid> = lock(&self.state).procs.iter().filter(|(_, p)| p.started).map(|(uid, _)| *uid).collect();
-        procs.into_iter().for_each(|uid| self.request_recording(&node, uid, events));
+        self.wanted.store(events, Ordering::Release);
+        if let Some(node) = self.local.node() {
+            node.recording.record(events);
+        }
+        self.procs.started().into_iter().for_each(|uid| self.request(uid, events));
     }
 
     /// Asks a proc that is being started to record, if events are recorded.
-    pub(crate) fn record_proc(&self, uid: ProcUid) {
-        let events = self.recordings.wanted.load(Ordering::Acquire);
-        if let (true, Some(node)) = (events > 0, self.node()) {
-            self.request_recording(&node, uid, events);
+    pub fn record_proc(&self, uid: ProcUid) {
+        let events = self.wanted.load(Ordering::Acquire);
+        if events > 0 {
+            self.request(uid, events);
         }
     }
 
-    fn request_recording(&self, node: &Node, uid: ProcUid, events: u32) {
+    fn request(&self, uid: ProcUid, events: u32) {
         // Simulated procs are in this process.
-        if self.launcher().is_none() {
+        if let Some(node) = self.local.node().filter(|_| !self.starter.is_simulated()) {
             let frame = Frame::Control(Control::Record { events }).encode();
             // Ahead of the messages that wait for the new proc, so these are recorded too.
             let _ = node.peers.peer_unlinked(uid).0.link.send_first(&frame);
@@ -158,19 +167,18 @@ impl Agent {
 
     /// The rings of this process, of the procs, and of procs that have ended, in this order.
     pub fn recorded(&self) -> Vec<Recording> {
-        let Some(node) = self.node() else { return vec![] };
         let known: HashMap<ProcUid, (u32, String, ProcUid)> =
-            lock(&self.state).procs.iter().map(|(uid, p)| (*uid, (p.pid, p.name.clone(), p.here))).collect();
+            self.procs.lock().procs.iter().map(|(uid, p)| (*uid, (p.pid, p.name.clone(), p.here))).collect();
         let of = |proc: ProcUid| match known.get(&proc) {
-            Some((pid, name, here)) => self.recorded_as(proc, *pid, name.clone(), *here),
-            None if proc == node.uid => self.recorded_as(proc, std::process::id(), self.own_name().to_owned(), proc),
+            Some((pid, name, here)) => self.of(proc, *pid, name.clone(), *here),
+            None if proc == self.local.uid => self.of(proc, std::process::id(), self.jobs.own_name().to_owned(), proc),
             // The process is about to end.
-            None => self.recorded_as(proc, 0, String::new(), proc),
+            None => self.of(proc, 0, String::new(), proc),
         };
-        let rings = lock(&self.recordings.rings);
+        let rings = lock(&self.rings);
         let live = |(proc, fd): (&ProcUid, &OwnedFd)| Recording { of: of(*proc), fd: fd.as_raw_fd(), end: None };
         let mut all: Vec<Recording> = rings.live.iter().map(live).collect();
-        all.sort_by_key(|r| (r.of.proc != node.uid, r.of.pid));
+        all.sort_by_key(|r| (r.of.proc != self.local.uid, r.of.pid));
         let ended =
             |(of, why, fd): &(Recorded, ExitReason, OwnedFd)| Recording { of: of.clone(), fd: fd.as_raw_fd(), end: Some(why.clone()) };
         all.extend(rings.ended.iter().map(ended));
@@ -178,12 +186,12 @@ impl Agent {
     }
 
     /// The identity of a process in recordings. `here` is the id of this host in its job.
-    pub(crate) fn recorded_as(&self, proc: ProcUid, pid: u32, name: String, here: ProcUid) -> Recorded {
-        Recorded { proc, pid, name, job: self.client_of(here).unwrap_or(here) }
+    pub fn of(&self, proc: ProcUid, pid: u32, name: String, here: ProcUid) -> Recorded {
+        Recorded { proc, pid, name, job: self.jobs.client_of(here).unwrap_or(here) }
     }
 
     /// The rows of all recordings for an inspection; with `client`, only those of its job.
-    pub(crate) fn recording_rows(&self, client: Option<ProcUid>) -> Vec<RecordingRow> {
+    pub fn rows(&self, client: Option<ProcUid>) -> Vec<RecordingRow> {
         let own = std::process::id();
         let row = |r: Recording| {
             let (kind, number, detail) = r.end.as_ref().map_or(("", 0, ""), reason_fields);

@@ -1,63 +1,60 @@
 //! The periodic check of the procs: whether Python runs in each, and in which cgroup each one is.
+//!
+//! What it needs: the table of procs, the cgroups, and the stacks of an unresponsive proc, which an inspection gets.
+//!
+//! What always holds: a proc that does not answer is reported once, and once more when it answers again.
 
+use std::sync::Arc;
 use std::time::Instant;
 
-use net::lock::lock;
 use serde_json::value::RawValue;
 use wire::{Control, ProcUid};
 
-use crate::agent::process_table::{self, ProcRow, Requester};
+use crate::agent::cgroup::Cgroups;
+use crate::agent::kernel_state::why_unresponsive;
+use crate::agent::process_table::{HostInspections, Requester};
+use crate::agent::procs::Procs;
 use crate::agent::responsiveness::{self, Check};
-use crate::agent::zygote::Zygote;
-use crate::agent::{Agent, Proc};
-use crate::inspection::{self, hex};
+use crate::inspection;
+use crate::local::Local;
 use crate::system::SystemEvent;
+use crate::tasks;
 
-/// The number of cgroups kept for a proc: the present one and the one before. With version 1 of the interface, a process that was just
-/// killed is shown in the root cgroup.
-const CGROUPS: usize = 2;
-
-impl Proc {
-    /// Sets the cgroup in which the proc's memory is counted, if it is known.
-    pub(crate) fn is_in(&mut self, cgroup: Option<String>) {
-        let Some(cgroup) = cgroup.filter(|c| self.cgroups.first() != Some(c)) else { return };
-        self.cgroups.insert(0, cgroup);
-        self.cgroups.truncate(CGROUPS);
-    }
+/// Checks procs.
+pub(crate) struct Watch {
+    pub local: Arc<Local>,
+    pub procs: Arc<Procs>,
+    pub cgroups: Arc<Cgroups>,
+    pub inspections: Arc<HostInspections>,
 }
 
-impl Agent {
+impl Watch {
     /// Starts the periodic check of all procs and of this process.
-    pub(crate) fn watch(&self) {
-        if std::mem::replace(&mut lock(&self.state).watching, true) {
+    pub fn begin(self: &Arc<Self>) {
+        if std::mem::replace(&mut self.procs.lock().watching, true) {
             return;
         }
         self.watch_again();
     }
 
-    fn watch_again(&self) {
-        let Some(node) = self.node() else { return };
-        let me = self.weak();
-        node.poller.later(
-            responsiveness::PERIOD,
-            Box::new(move || {
-                if let Some(a) = me.upgrade().filter(|a| !lock(&a.state).closing) {
-                    a.check();
-                    a.watch_again();
-                }
-            }),
-        );
+    fn watch_again(self: &Arc<Self>) {
+        tasks::later(&self.local.poller, responsiveness::PERIOD, self, |me| {
+            if !me.procs.lock().closing {
+                me.check();
+                me.watch_again();
+            }
+        });
     }
 
-    fn check(&self) {
-        let Some(node) = self.node() else { return };
+    fn check(self: &Arc<Self>) {
+        let Some(node) = self.local.node() else { return };
         // For this process. Procs check for lost wake-ups when they are pinged.
         node.inspections.check_for_lost_wakeups();
         let now = Instant::now();
         let (mut ask, mut lost) = (vec![], vec![]);
         let pids: Vec<(ProcUid, u32)>;
         {
-            let mut state = lock(&self.state);
+            let mut state = self.procs.lock();
             if state.procs.is_empty() {
                 return;
             }
@@ -81,10 +78,9 @@ impl Agent {
             }
         }
         for (uid, pid) in lost {
-            if let Some(p) = lock(&self.state).procs.get_mut(&uid) {
-                p.silence_reason = Some(process_table::why_unresponsive(pid));
-            }
-            self.ask(Requester::Watch(uid), inspection::INSPECT_STACKS, vec![uid], None, vec![]);
+            self.procs.with(uid, |p| p.silence_reason = Some(why_unresponsive(pid)));
+            let report = tasks::callback(self, move |me, stacks| me.report_unresponsive(uid, stacks));
+            self.inspections.ask(Requester::Watch(uid, Box::new(report)), inspection::INSPECT_STACKS, vec![uid], None, vec![]);
         }
     }
 
@@ -92,17 +88,15 @@ impl Agent {
     fn check_cgroups(&self, procs: Vec<(ProcUid, u32)>) {
         for (uid, pid) in procs {
             let cgroup = self.cgroups.watch(pid);
-            if let Some(p) = lock(&self.state).procs.get_mut(&uid) {
-                p.is_in(cgroup);
-            }
+            self.procs.with(uid, |p| p.is_in(cgroup));
         }
     }
 
     /// Reports that a proc has become unresponsive, with its stacks. The housekeeping thread makes the report known.
-    pub(crate) fn report_unresponsive(&self, uid: ProcUid, stacks: Vec<u8>) {
-        let Some(node) = self.node() else { return };
+    fn report_unresponsive(&self, uid: ProcUid, stacks: Vec<u8>) {
+        let Some(node) = self.local.node() else { return };
         let cause = {
-            let mut state = lock(&self.state);
+            let mut state = self.procs.lock();
             let Some(p) = state.procs.get_mut(&uid).filter(|p| p.responsiveness.unresponsive_since().is_some()) else { return };
             p.stacks = String::from_utf8(stacks.clone()).ok().and_then(|text| RawValue::from_string(text).ok());
             p.silence_reason.unwrap_or_default().to_owned()
@@ -112,8 +106,8 @@ impl Agent {
 
     /// Handles the answer to a ping. If the process was unresponsive, this is reported as over.
     pub fn ponged(&self, from: ProcUid) {
-        let Some(node) = self.node() else { return };
-        let mut state = lock(&self.state);
+        let Some(node) = self.local.node() else { return };
+        let mut state = self.procs.lock();
         let back = match state.procs.get_mut(&from) {
             Some(p) => {
                 (p.silence_reason, p.stacks) = (None, None);
@@ -127,72 +121,15 @@ impl Agent {
         }
     }
 
-    /// The time for which this process has been unresponsive, in seconds, and the probable reason.
-    pub(crate) fn own_silence(&self) -> (Option<f64>, Option<&'static str>) {
-        let silent = lock(&self.state).responsiveness.unresponsive_since().map(process_table::seconds);
-        (silent, silent.map(|_| process_table::why_unresponsive(std::process::id())))
-    }
-
-    pub(crate) fn started(&self) -> Vec<ProcUid> {
-        lock(&self.state).procs.iter().filter(|(_, p)| p.started).map(|(u, _)| *u).collect()
-    }
-
-    /// The rows of all procs, sorted by name.
-    pub(crate) fn rows(&self) -> Vec<(ProcUid, ProcRow)> {
-        let state = lock(&self.state);
-        let row = |(uid, p): (&ProcUid, &Proc)| {
-            let silent = p.responsiveness.unresponsive_since().map(process_table::seconds);
-            let state = match (silent, &p.stopping, p.started) {
-                (Some(_), ..) => "unresponsive",
-                (None, Some(_), _) => "stopping",
-                (None, None, false) => "starting",
-                (None, None, true) => "running",
-            };
-            let row = ProcRow {
-                uid: hex(uid.0),
-                owner: hex(p.owner.0),
-                pid: p.pid,
-                name: p.name.clone(),
-                state,
-                age: process_table::seconds(p.born),
-                silent,
-                silence_reason: p.silence_reason,
-                stacks: p.stacks.clone(),
-                kernel: None,
-                rss: None,
-                cgroup: p.cgroups.first().cloned(),
-                captured_in: p.streams.iter().find_map(|s| s.captured_in()).map(|path| path.with_extension("")),
-                answer: None,
-            };
-            (*uid, row)
-        };
-        let mut rows: Vec<_> = state.procs.iter().map(row).collect();
-        rows.sort_by(|(_, a), (_, b)| (&a.name, a.pid).cmp(&(&b.name, b.pid)));
-        rows
-    }
-
     /// Notifies the process `from` of the end of `target`, now or when it ends.
-    pub(crate) fn watch_proc(&self, from: ProcUid, target: ProcUid) {
-        let Some(node) = self.node() else { return };
-        let mut state = lock(&self.state);
+    pub fn watch_proc(&self, from: ProcUid, target: ProcUid) {
+        let Some(node) = self.local.node() else { return };
+        let mut state = self.procs.lock();
         let Some(ended) = node.peers.end_of(target) else {
             state.watched.entry(target).or_default().insert(from);
             return;
         };
         drop(state);
         node.peers.peer_unlinked(from).0.send_control(Control::ProcsEnded { ends: vec![(target, ended.end.clone())] });
-    }
-
-    pub(crate) fn age(&self) -> f64 {
-        process_table::seconds(self.born)
-    }
-
-    /// The procs in the table, with their pids.
-    pub fn alive(&self) -> Vec<(ProcUid, u32)> {
-        lock(&self.state).procs.iter().map(|(u, p)| (*u, p.pid)).collect()
-    }
-
-    pub fn zygote_pid(&self) -> Option<u32> {
-        lock(&self.state).zygote.as_ref().map(Zygote::pid)
     }
 }

@@ -7,14 +7,14 @@
 use std::io;
 use std::os::fd::OwnedFd;
 use std::process::{Child, Command, Stdio};
-use std::sync::{Arc, Weak};
+use std::sync::Arc;
 
 use net::sys::{self, Descriptors};
 use net::{Link, LinkHandler, Poller};
 use wire::exit::ExitReason;
 use wire::{Frame, ProcUid};
 
-use crate::agent::{Agent, AgentOptions};
+use crate::agent::options::AgentOptions;
 
 /// Requests to the zygote: the first byte of a frame.
 const FORK: u8 = 1;
@@ -46,6 +46,9 @@ pub enum Report {
     Gone,
 }
 
+/// Takes the reports of a zygote.
+pub type ReportTo = Box<dyn Fn(Report) + Send + Sync>;
+
 /// The zygote process, and the agent's link to it. The agent owns it.
 pub struct Zygote {
     link: Arc<Link>,
@@ -54,7 +57,7 @@ pub struct Zygote {
 
 impl Zygote {
     /// Starts the zygote. The command runs its main function, with the link as standard input.
-    pub fn start(options: &AgentOptions, poller: &Arc<Poller>, agent: Weak<Agent>) -> io::Result<Self> {
+    pub fn start(options: &AgentOptions, poller: &Arc<Poller>, reports: ReportTo) -> io::Result<Self> {
         let AgentOptions { zygote: command, env, consoles, .. } = options;
         let (ours, theirs) = sys::socketpair()?;
         let program = command.first().ok_or(io::ErrorKind::InvalidInput)?;
@@ -71,7 +74,7 @@ impl Zygote {
             c.stderr(Stdio::null());
         }
         let child = c.spawn().map_err(net::thread_limit::named)?;
-        let link = Link::new(ProcUid(0), poller.clone(), Arc::new(Reports(agent)));
+        let link = Link::new(ProcUid(0), poller.clone(), Arc::new(Reports(reports)));
         link.attach(ours)?;
         Ok(Zygote { link, child })
     }
@@ -111,21 +114,19 @@ impl Zygote {
 }
 
 /// The agent's end of the link to the zygote.
-struct Reports(Weak<Agent>);
+struct Reports(ReportTo);
 
 impl LinkHandler for Reports {
     fn frame(&self, _link: &Arc<Link>, frame: Frame, _fds: &mut Descriptors) {
-        if let (Frame::Raw(body), Some(agent)) = (frame, self.0.upgrade())
+        if let Frame::Raw(body) = frame
             && let Some(report) = parse(&body)
         {
-            agent.report(report);
+            (self.0)(report);
         }
     }
 
     fn down(&self, _link: &Arc<Link>) {
-        if let Some(agent) = self.0.upgrade() {
-            agent.report(Report::Gone);
-        }
+        (self.0)(Report::Gone);
     }
 }
 
