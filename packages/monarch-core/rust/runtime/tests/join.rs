@@ -4,10 +4,8 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
 use proptest::prelude::*;
-use runtime::membership::join::{HANDSHAKES, ROOT_FAN_OUT as FIRST};
+use runtime::membership::join::{FAN_OUT, HANDSHAKES, Joined, ROOT_FAN_OUT as FIRST};
 use runtime::membership::{Join, JoinEffect};
-use wire::cast::CastFrame;
-use wire::notice::{Joined, Joining};
 
 /// The time that a worker has to answer.
 const JOIN_TIMEOUT: Duration = Duration::from_secs(5);
@@ -25,8 +23,8 @@ enum Worker {
 
 enum Event {
     Dialled { by: u32, worker: u32 },
-    Given { by: u32, worker: u32, bytes: Vec<u8> },
-    Reported { by: u32, to: u32, bytes: Vec<u8> },
+    Given { by: u32, worker: u32, rest: Vec<u32> },
+    Reported { by: u32, to: u32, joined: Joined },
 }
 
 struct World {
@@ -35,6 +33,8 @@ struct World {
     /// The joins by the process that joins, and by the process that it joins for.
     joins: BTreeMap<(u32, u32), Join>,
     events: VecDeque<Event>,
+    /// The dials of silent workers, by the time at which they fail: the process that dials, and the worker.
+    silent: BTreeSet<(Duration, u32, u32)>,
     ended: BTreeSet<u32>,
     joined: BTreeMap<u32, usize>,
     failed: BTreeMap<u32, Vec<String>>,
@@ -43,19 +43,20 @@ struct World {
 
 impl World {
     fn run(workers: Vec<Worker>, fan_out: usize, picks: &[usize]) -> World {
-        let list = (0..workers.len() as u32).map(|w| (w, format!("tcp://worker{w}"))).collect();
+        let list = (0..workers.len() as u32).collect();
         let mut world = World {
             now: Duration::ZERO,
             workers,
             joins: BTreeMap::new(),
             events: VecDeque::new(),
+            silent: BTreeSet::new(),
             ended: BTreeSet::new(),
             joined: BTreeMap::new(),
             failed: BTreeMap::new(),
             handshakes: BTreeMap::new(),
         };
-        let mut root = Join::with_fan_out(JOIN_TIMEOUT, fan_out);
-        let out = root.start(world.now, Joining { workers: list });
+        let mut root = Join::new(fan_out);
+        let out = root.start(world.now, list);
         world.joins.insert((ROOT, ROOT), root);
         world.effects(ROOT, ROOT, out);
         let mut picks = picks.iter().copied().cycle();
@@ -67,21 +68,13 @@ impl World {
     fn effects(&mut self, by: u32, of: u32, out: Vec<JoinEffect>) {
         for effect in out {
             match effect {
-                JoinEffect::Dial { worker, address } => {
-                    assert_eq!(address, format!("tcp://worker{worker}"));
-                    self.events.push_back(Event::Dialled { by, worker });
-                }
-                JoinEffect::GiveUp { .. } => {}
-                JoinEffect::Send { worker, joining } => {
-                    self.events.push_back(Event::Given { by, worker, bytes: CastFrame::Joining(joining).encode() });
-                }
+                JoinEffect::Dial { worker } => self.events.push_back(Event::Dialled { by, worker }),
+                JoinEffect::Send { worker, rest } => self.events.push_back(Event::Given { by, worker, rest }),
                 JoinEffect::Report(joined) if by == ROOT => {
                     joined.joined.iter().for_each(|w| *self.joined.entry(*w).or_default() += 1);
                     joined.failed.into_iter().for_each(|(w, why)| self.failed.entry(w).or_default().push(why));
                 }
-                JoinEffect::Report(joined) => {
-                    self.events.push_back(Event::Reported { by, to: of, bytes: CastFrame::Joined(joined).encode() });
-                }
+                JoinEffect::Report(joined) => self.events.push_back(Event::Reported { by, to: of, joined }),
             }
         }
     }
@@ -107,8 +100,13 @@ impl World {
 
     fn step(&mut self, pick: usize) -> bool {
         let Some(event) = (!self.events.is_empty()).then(|| self.events.remove(pick % self.events.len())).flatten() else {
-            let Some(next) = self.joins.values().filter_map(Join::deadline).min() else { return false };
+            let silent = self.silent.first().map(|(at, ..)| *at);
+            let Some(next) = self.joins.values().filter_map(Join::deadline).chain(silent).min() else { return false };
             self.now = self.now.max(next);
+            while let Some((_, by, worker)) = self.silent.first().copied().filter(|(at, ..)| *at <= self.now) {
+                self.silent.pop_first();
+                self.tell(by, |j, now| j.on_failed(now, worker, "no answer"));
+            }
             let all: BTreeSet<u32> = self.joins.keys().map(|(by, _)| *by).collect();
             all.into_iter().for_each(|by| self.tell(by, |j, now| j.on_time(now)));
             return true;
@@ -117,31 +115,26 @@ impl World {
             Event::Dialled { by, .. } | Event::Given { by, .. } | Event::Reported { by, .. } if self.ended.contains(&by) => {}
             Event::Dialled { by, worker } if self.ended.contains(&worker) => self.tell(by, |j, now| j.on_failed(now, worker, "refused")),
             Event::Dialled { by, worker } => match self.workers[worker as usize] {
-                Worker::Silent => {}
+                Worker::Silent => _ = self.silent.insert((self.now + JOIN_TIMEOUT, by, worker)),
                 Worker::Refuses => self.tell(by, |j, now| j.on_failed(now, worker, "refused")),
                 Worker::Answers | Worker::Ends => {
                     *self.handshakes.entry(by).or_default() += 1;
                     self.tell(by, |j, now| j.on_joined(now, worker));
                 }
             },
-            Event::Given { by, worker, bytes } => {
+            Event::Given { by, worker, rest } => {
                 if self.ended.contains(&worker) {
                     return true;
                 }
-                let Ok(CastFrame::Joining(joining)) = CastFrame::decode(&bytes) else { panic!("not what was sent") };
-                let mut join = Join::new(JOIN_TIMEOUT);
-                let out = join.start(self.now, joining);
+                let mut join = Join::new(FAN_OUT);
+                let out = join.start(self.now, rest);
                 self.joins.insert((worker, by), join);
                 self.effects(worker, by, out);
                 if self.workers[worker as usize] == Worker::Ends {
                     self.end(worker);
                 }
             }
-            Event::Reported { by, to, bytes } => {
-                let Ok(CastFrame::Joined(joined)) = CastFrame::decode(&bytes) else { panic!("not what was sent") };
-                let joined: Joined = joined;
-                self.tell(to, |j, now| j.on_report(now, by, joined.clone()));
-            }
+            Event::Reported { by, to, joined } => self.tell(to, |j, now| j.on_report(now, by, joined.clone())),
         }
         true
     }
@@ -165,8 +158,8 @@ proptest! {
             prop_assert_eq!(joined + failed.len(), 1, "worker {} {:?}", w, kind);
             match kind {
                 Worker::Answers => prop_assert_eq!(joined, 1),
-                Worker::Refuses => prop_assert_eq!(failed, [format!("tcp://worker{w}: refused")]),
-                Worker::Silent => prop_assert_eq!(failed, [format!("tcp://worker{w}: no answer within 5 s")]),
+                Worker::Refuses => prop_assert_eq!(failed, ["refused"]),
+                Worker::Silent => prop_assert_eq!(failed, ["no answer"]),
                 // The worker has joined before it ended, or was found to have ended.
                 Worker::Ends => {}
             }
@@ -187,12 +180,11 @@ fn each_host_does_at_most_sixteen_handshakes() {
 /// A slow worker delays no other one, and keeps its time.
 #[test]
 fn slow_worker_keeps_its_place_without_its_subtree() {
-    let mut join = Join::with_fan_out(JOIN_TIMEOUT, 1);
-    let workers = (0..5).map(|w| (w, String::new())).collect();
+    let mut join = Join::new(1);
     let dials = |out: Vec<JoinEffect>| -> Vec<u32> {
-        out.into_iter().filter_map(|e| if let JoinEffect::Dial { worker, .. } = e { Some(worker) } else { None }).collect()
+        out.into_iter().filter_map(|e| if let JoinEffect::Dial { worker } = e { Some(worker) } else { None }).collect()
     };
-    assert_eq!(dials(join.start(Duration::ZERO, Joining { workers })), [0]);
+    assert_eq!(dials(join.start(Duration::ZERO, (0..5).collect())), [0]);
     let slow = join.deadline().unwrap();
     assert!(slow < JOIN_TIMEOUT);
     assert_eq!(dials(join.on_time(slow)), [1, 3]);

@@ -9,7 +9,6 @@ use crate::cursor::{Cursor, DecodeError, put_block, put_var};
 use crate::frame::{Status, put_flags, read_flags};
 use crate::group::{GroupId, GroupSlice, Span};
 use crate::ids::{CallId, MailboxId};
-use crate::notice::{Joined, Joining};
 use crate::runs::Runs;
 use crate::trace::Trace;
 
@@ -212,7 +211,7 @@ pub struct Taken {
     pub unreached: Vec<u32>,
 }
 
-/// A frame of casts, or of joins. Agents exchange it along a tree of hosts.
+/// A frame of casts. Agents exchange it along a tree of hosts.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum CastFrame {
     Cast(Cast),
@@ -225,8 +224,6 @@ pub enum CastFrame {
         span: Span,
         below: u64,
     },
-    Joining(Joining),
-    Joined(Joined),
 }
 
 impl Cast {
@@ -324,14 +321,6 @@ impl CastFrame {
                 span.put(out);
                 put_var(out, *below);
             }
-            CastFrame::Joining(j) => {
-                out.push(6);
-                j.put(out);
-            }
-            CastFrame::Joined(j) => {
-                out.push(7);
-                j.put(out);
-            }
         }
     }
 
@@ -365,8 +354,6 @@ impl CastFrame {
                 CastFrame::Taken((0..n).map(|_| Taken::read(c)).collect::<Result<_, DecodeError>>()?)
             }
             4 => CastFrame::Finished { group: GroupId::read(c)?, span: Span::read(c)?, below: c.var()? },
-            6 => CastFrame::Joining(Joining::read(c)?),
-            7 => CastFrame::Joined(Joined::read(c)?),
             other => return Err(DecodeError::Kind(other)),
         };
         c.finish()?;

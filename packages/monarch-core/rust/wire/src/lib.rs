@@ -13,7 +13,6 @@ pub mod greeting;
 pub mod group;
 pub mod ids;
 pub mod join_tree;
-pub mod notice;
 pub mod part;
 pub mod part_fragment;
 pub mod routed;

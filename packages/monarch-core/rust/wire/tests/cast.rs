@@ -4,7 +4,6 @@ use std::sync::Arc;
 
 use proptest::prelude::*;
 use wire::cast::{Answer, Attachment, CastBody, CastFrame, CastMode, Order, Reduced, Taken};
-use wire::notice::{Joined, Joining};
 use wire::{CallId, Cast, GroupId, GroupSlice, MailboxId, ProcUid, Runs, Span, Status, Trace};
 
 fn bytes() -> impl Strategy<Value = Vec<u8>> {
@@ -67,7 +66,6 @@ fn runs() -> impl Strategy<Value = Runs> {
 }
 
 fn frame() -> impl Strategy<Value = CastFrame> {
-    let places = || proptest::collection::vec((any::<u32>(), "[a-z:/]{0,12}"), 0..4);
     let head = || (group(), any::<u64>(), any::<u32>());
     let over = proptest::collection::vec(any::<u32>(), 0..4);
     let taken = (group(), any::<u32>(), span(), any::<u64>(), any::<u64>(), over)
@@ -91,8 +89,6 @@ fn frame() -> impl Strategy<Value = CastFrame> {
         })),
         proptest::collection::vec(taken, 0..4).prop_map(CastFrame::Taken),
         (group(), span(), any::<u64>()).prop_map(|(group, span, below)| CastFrame::Finished { group, span, below }),
-        places().prop_map(|workers| CastFrame::Joining(Joining { workers })),
-        (proptest::collection::vec(any::<u32>(), 0..5), places()).prop_map(|(joined, failed)| CastFrame::Joined(Joined { joined, failed })),
     ]
 }
 

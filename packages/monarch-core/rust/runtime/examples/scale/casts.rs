@@ -9,7 +9,7 @@ use wire::cast::{CastBody, CastFrame, CastMode};
 use wire::{CallId, GroupSlice, MailboxId, ProcUid, Runs, Status};
 
 use crate::costs::{Costs, us};
-use crate::world::{Event, World};
+use crate::world::{Event, Frame, World};
 
 pub const PROCS: u32 = 8;
 
@@ -67,7 +67,7 @@ impl Casts {
     fn effects(&mut self, at: usize, out: Vec<Effect>) {
         for effect in out {
             match effect {
-                Effect::Send { to, frame } => self.world.send(at, to.0 as usize - 1, frame),
+                Effect::Send { to, frame } => self.world.send(at, to.0 as usize - 1, Frame::Cast(frame)),
                 Effect::Return { frame: CastFrame::Reduced(r), .. } => {
                     let start = Instant::now();
                     if let Some(call) = &mut self.call {
@@ -111,7 +111,7 @@ impl Casts {
         while let Some((at, event)) = self.world.next() {
             let now = self.world.now;
             let out = match event {
-                Event::Frame { from, frame, .. } if at == 0 => {
+                Event::Frame { from, frame: Frame::Cast(frame), .. } if at == 0 => {
                     let bytes = frame.encode();
                     self.back.push((uid(from), frame));
                     let start = Instant::now();
@@ -120,7 +120,7 @@ impl Casts {
                     self.world.root_cpu += start.elapsed();
                     out
                 }
-                Event::Frame { from, frame, .. } => self.relays[at].on_frame(now, uid(from), frame),
+                Event::Frame { from, frame: Frame::Cast(frame), .. } => self.relays[at].on_frame(now, uid(from), frame),
                 Event::Reply { cast_id, index } => {
                     self.world.spend(at, self.world.costs.local_send);
                     let bytes: Arc<[u8]> = match self.answers {

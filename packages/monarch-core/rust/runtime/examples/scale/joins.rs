@@ -3,16 +3,18 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use runtime::membership::join::{HANDSHAKES, MAX_DIRECT, ROOT_FAN_OUT};
+use runtime::membership::join::{FAN_OUT, HANDSHAKES, Joined, MAX_DIRECT, ROOT_FAN_OUT};
 use runtime::membership::{Join, JoinEffect};
 use serde_json::{Value, json};
-use wire::cast::CastFrame;
-use wire::notice::Joining;
+use wire::ProcUid;
+use wire::control::HostEntry;
+use wire::join_tree::{JoinFailure, TreeMessage, Worker, WorkerInfo};
 
 use crate::casts::micros;
 use crate::costs::{Costs, us};
-use crate::world::{Event, World};
+use crate::world::{Event, Frame, World};
 
+/// The time limit of one dial.
 const JOIN_TIMEOUT: Duration = Duration::from_secs(5);
 
 struct Joins {
@@ -32,7 +34,7 @@ impl Joins {
     fn effects(&mut self, at: usize, out: Vec<JoinEffect>) {
         for effect in out {
             match effect {
-                JoinEffect::Dial { worker, .. } => {
+                JoinEffect::Dial { worker } => {
                     let worker = worker as usize + 1;
                     // TCP, TLS and the join itself take three round trips, and CPU time at both ends. The client signs the certificate: the
                     // request goes up the tree by which this host has joined.
@@ -47,25 +49,45 @@ impl Joins {
                         self.world.spend(0, self.world.costs.sign);
                         self.depth[worker] = self.depth[at] + 1;
                         self.world.at(back, at, Event::Joined { worker });
+                    } else {
+                        self.world.at(self.world.now + JOIN_TIMEOUT, at, Event::Unanswered { worker });
                     }
                 }
-                JoinEffect::GiveUp { .. } => {}
-                JoinEffect::Send { worker, joining } => {
+                JoinEffect::Send { worker, rest } => {
                     self.above[worker as usize + 1] = at;
-                    self.world.send(at, worker as usize + 1, CastFrame::Joining(joining));
+                    self.world.send(at, worker as usize + 1, Frame::Tree(part(rest)));
                 }
                 JoinEffect::Report(joined) if at == 0 => {
                     self.joined += joined.joined.len();
                     self.failed += joined.failed.len();
                     self.last = self.world.now;
                 }
-                JoinEffect::Report(joined) => self.world.send(at, self.above[at], CastFrame::Joined(joined)),
+                JoinEffect::Report(joined) => self.world.send(at, self.above[at], Frame::Tree(report(joined))),
             }
         }
         if let Some(time) = self.joins.get(&at).and_then(Join::deadline) {
             self.world.at(time, at, Event::Time);
         }
     }
+}
+
+/// The message with a part of the list.
+fn part(ranks: Vec<u32>) -> TreeMessage {
+    let worker = |rank: u32| {
+        let (name, tcp) = (format!("host{rank}"), (format!("10.0.{}.{}", rank / 256, rank % 256), 26600));
+        (rank, Worker { entry: HostEntry { host: ProcUid(rank.into()), name, unix: String::new(), tcp, places: vec![] }, agent: 0 })
+    };
+    TreeMessage::Part { run: 1, within_ms: 30_000, fan_out: FAN_OUT as u32, workers: ranks.into_iter().map(worker).collect() }
+}
+
+/// The message with the outcomes of workers.
+fn report(outcomes: Joined) -> TreeMessage {
+    let info = |rank: u32| {
+        let (agent, by) = (u64::from(rank), ProcUid(rank.into()));
+        (rank, WorkerInfo { agent, name: format!("host{rank}"), pid: rank, release: "0.1.0".to_owned(), by })
+    };
+    let failed = outcomes.failed.into_iter().map(|(rank, why)| (rank, JoinFailure::other(why))).collect();
+    TreeMessage::Report { run: 1, joined: outcomes.joined.into_iter().map(info).collect(), failed }
 }
 
 /// Measures the joins of `n` workers, of which `missing` do not answer.
@@ -85,9 +107,8 @@ pub fn measure(n: usize, missing: usize, costs: &Costs) -> Value {
         let ended_host = 1 + sim.world.dice.below(n);
         left -= usize::from(std::mem::replace(&mut sim.world.alive[ended_host], false));
     }
-    let workers = (0..n as u32).map(|w| (w, format!("tcp://10.0.{}.{}:26600", w / 256, w % 256))).collect();
-    let mut root = Join::with_fan_out(JOIN_TIMEOUT, if n > MAX_DIRECT { ROOT_FAN_OUT } else { MAX_DIRECT });
-    let out = root.start(Duration::ZERO, Joining { workers });
+    let mut root = Join::new(if n > MAX_DIRECT { ROOT_FAN_OUT } else { MAX_DIRECT });
+    let out = root.start(Duration::ZERO, (0..n as u32).collect());
     sim.joins.insert(0, root);
     sim.effects(0, out);
     while let Some((at, event)) = sim.world.next() {
@@ -97,11 +118,17 @@ pub fn measure(n: usize, missing: usize, costs: &Costs) -> Value {
                 sim.world.spend(at, sim.world.costs.handshake);
                 continue;
             }
-            Event::Frame { frame: CastFrame::Joining(joining), .. } => {
-                sim.joins.entry(at).or_insert_with(|| Join::new(JOIN_TIMEOUT)).start(now, joining)
+            Event::Frame { frame: Frame::Tree(TreeMessage::Part { workers, .. }), .. } => {
+                let workers = workers.into_iter().map(|(rank, _)| rank).collect();
+                sim.joins.entry(at).or_insert_with(|| Join::new(FAN_OUT)).start(now, workers)
             }
-            Event::Frame { from, frame: CastFrame::Joined(joined), .. } => {
-                sim.joins.get_mut(&at).map(|j| j.on_report(now, from as u32 - 1, joined)).unwrap_or_default()
+            Event::Frame { from, frame: Frame::Tree(TreeMessage::Report { joined, failed, .. }), .. } => {
+                let joined = joined.into_iter().map(|(rank, _)| rank).collect();
+                let outcomes = Joined { joined, failed: failed.into_iter().map(|(rank, failure)| (rank, failure.why)).collect() };
+                sim.joins.get_mut(&at).map(|j| j.on_report(now, from as u32 - 1, outcomes)).unwrap_or_default()
+            }
+            Event::Unanswered { worker } => {
+                sim.joins.get_mut(&at).map(|j| j.on_failed(now, worker as u32 - 1, "no answer")).unwrap_or_default()
             }
             Event::Joined { worker } => sim.joins.get_mut(&at).map(|j| j.on_joined(now, worker as u32 - 1)).unwrap_or_default(),
             Event::Time => sim.joins.get_mut(&at).map(|j| j.on_time(now)).unwrap_or_default(),

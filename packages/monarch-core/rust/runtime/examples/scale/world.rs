@@ -5,14 +5,31 @@ use std::collections::BinaryHeap;
 use std::time::{Duration, Instant};
 
 use wire::cast::CastFrame;
+use wire::greeting;
+use wire::join_tree::TreeMessage;
 
 use crate::costs::{Costs, Dice, us};
+
+/// A frame between hosts.
+pub enum Frame {
+    Cast(CastFrame),
+    Tree(TreeMessage),
+}
+
+impl Frame {
+    fn len(&self) -> usize {
+        match self {
+            Frame::Cast(frame) => frame.encode().len(),
+            Frame::Tree(message) => greeting::encode(message).len(),
+        }
+    }
+}
 
 /// An event at a host.
 pub enum Event {
     Frame {
         from: usize,
-        frame: CastFrame,
+        frame: Frame,
         size: usize,
     },
     /// A proc of the host has answered.
@@ -27,6 +44,10 @@ pub enum Event {
     },
     /// A handshake with a worker is over.
     Joined {
+        worker: usize,
+    },
+    /// A worker has not answered in time.
+    Unanswered {
         worker: usize,
     },
     /// Another host has dialled this one, and the handshake begins.
@@ -99,10 +120,10 @@ impl World {
     }
 
     /// Sends a frame. The thread of the host does it after its earlier work.
-    pub fn send(&mut self, from: usize, to: usize, frame: CastFrame) {
+    pub fn send(&mut self, from: usize, to: usize, frame: Frame) {
         // The time to encode a frame counts for the root; of other hosts' frames only the size counts.
         let start = Instant::now();
-        let size = frame.encode().len() + 8;
+        let size = frame.len() + 8;
         if from == 0 {
             self.root_cpu += start.elapsed();
         }

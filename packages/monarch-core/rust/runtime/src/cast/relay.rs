@@ -153,7 +153,6 @@ impl Relay {
             CastFrame::Answer(a) => self.on_answer(from, a, &mut out),
             CastFrame::Taken(all) => all.into_iter().for_each(|t| self.on_child_taken(now, from, t, &mut out)),
             CastFrame::Finished { group, span, below } => self.on_finished(group, span, below, &mut out),
-            CastFrame::Joining(_) | CastFrame::Joined(_) => {}
         }
         out
     }

@@ -19,7 +19,6 @@ use net::address::Address;
 use net::lock::lock;
 use net::trust::Lifetime;
 use wire::join_tree::{JoinFailure, JoinFailureKind, TreeMessage, Worker, WorkerInfo};
-use wire::notice::{Joined, Joining};
 use wire::{CallId, ProcUid};
 
 use super::host::Host;
@@ -32,7 +31,7 @@ use super::route_gateway::RouteGateway;
 use super::worker_list::{Outcomes, WorkerList};
 use crate::local::Local;
 use crate::membership::Event;
-use crate::membership::join::{FAN_OUT, Join, JoinEffect, MAX_DIRECT, ROOT_FAN_OUT};
+use crate::membership::join::{FAN_OUT, Join, JoinEffect, Joined, MAX_DIRECT, ROOT_FAN_OUT};
 use crate::tasks;
 
 /// For tests: an environment variable with one number for `ROOT_FAN_OUT`, `FAN_OUT` and `MAX_DIRECT` of `membership::join`.
@@ -204,9 +203,9 @@ impl JoinLists {
     // ---- in both
 
     fn start(self: &Arc<Self>, job: &Arc<Job>, mut list: WorkerList) {
-        let mut workers: Vec<(u32, String)> = list.workers.keys().map(|rank| (*rank, String::new())).collect();
-        workers.sort_unstable();
-        let effects = list.join.start(Duration::ZERO, Joining { workers });
+        let mut ranks: Vec<u32> = list.workers.keys().copied().collect();
+        ranks.sort_unstable();
+        let effects = list.join.start(Duration::ZERO, ranks);
         let number = list.number;
         lock(&job.lists).push(list);
         self.update(job, number, |_, _| effects);
@@ -237,14 +236,13 @@ impl JoinLists {
 
     fn act(&self, job: &Arc<Job>, number: u64, effect: JoinEffect) {
         match effect {
-            JoinEffect::Dial { worker, .. } => {
+            JoinEffect::Dial { worker } => {
                 let found = in_list(job, number, |list| Some((*list.workers.get(&worker)?, list.deadline))).flatten();
                 let Some(((id, agent), deadline)) = found else { return };
                 let Some(host) = job.host(id) else { return };
                 self.joins.start(job, &host, agent, ticket(job, number, worker), deadline);
             }
-            JoinEffect::GiveUp { .. } => {}
-            JoinEffect::Send { worker, joining } => self.send_part(job, number, worker, joining),
+            JoinEffect::Send { worker, rest } => self.send_part(job, number, worker, rest),
             JoinEffect::Report(ranks) if !job.is_clients() => {
                 if let Some((run, (joined, failed))) = in_list(job, number, |list| (list.id, list.take(ranks))) {
                     job.send_to_next(job.relay(), &TreeMessage::Report { run, joined, failed });
@@ -256,12 +254,12 @@ impl JoinLists {
     }
 
     /// Sends a part of the list to a worker that has joined.
-    fn send_part(&self, job: &Arc<Job>, number: u64, worker: u32, joining: Joining) {
+    fn send_part(&self, job: &Arc<Job>, number: u64, worker: u32, rest: Vec<u32>) {
         let now = self.local.poller.now();
         let part = in_list(job, number, |list| {
             let (to, _) = list.workers.get(&worker).copied()?;
             let left = list.deadline.saturating_duration_since(now);
-            let workers = joining.workers.into_iter().filter_map(|(rank, _)| {
+            let workers = rest.into_iter().filter_map(|rank| {
                 let (id, agent) = *list.workers.get(&rank)?;
                 Some((rank, Worker { entry: job.host(id)?.entry()?, agent }))
             });

@@ -5,13 +5,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use wire::join_tree::{JoinFailure, WorkerInfo};
-use wire::notice::Joined;
 use wire::{CallId, ProcUid};
 
-use crate::membership::Join;
-
-/// The time limit of one worker in `membership::join`: unlimited, since each dial has a deadline of its own.
-const NO_TIMEOUT: Duration = Duration::from_secs(365 * 24 * 3600);
+use crate::membership::join::{Join, Joined};
 
 /// The outcomes of some workers of a list, by rank: those that have joined and those that have not.
 pub(super) type Outcomes = (Vec<(u32, WorkerInfo)>, Vec<(u32, JoinFailure)>);
@@ -53,11 +49,10 @@ impl WorkerList {
     ) -> WorkerList {
         let open = if call_id.is_some() { workers.iter().map(|(rank, ..)| *rank).collect() } else { HashSet::new() };
         let workers = workers.into_iter().map(|(rank, host, agent)| (rank, (host, agent))).collect();
-        let join = Join::with_fan_out(NO_TIMEOUT, fan_out);
         WorkerList {
             id: id.unwrap_or_else(next_number),
             number: next_number(),
-            join,
+            join: Join::new(fan_out),
             workers,
             outcomes: HashMap::new(),
             started_at,
