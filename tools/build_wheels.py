@@ -1,7 +1,7 @@
 """Builds the wheel of every package into dist/, after the older ones there are removed. Wheels of other projects stay there.
 
-Maturin itself builds the native one and gives it the lowest manylinux tag that its symbols allow; pip builds the others by their build
-backends.
+Maturin builds the native one for manylinux_2_28: zig links it against the symbols of glibc 2.28, whatever this machine has, and maturin
+refuses a library that needs more. pip builds the others by their build backends.
 """
 
 from __future__ import annotations
@@ -13,6 +13,10 @@ import tomllib
 from pathlib import Path
 
 from tools.project import DIST, PACKAGES
+from tools.side_venv import made
+
+# The oldest C library that the native wheel runs on: Debian 10, RHEL 8, Ubuntu 18.10 have it.
+GLIBC = "manylinux_2_28"
 
 
 def main() -> int:
@@ -36,7 +40,8 @@ def build(folder: Path) -> None:
     for project in sorted(PACKAGES.glob("*/pyproject.toml")):
         backend = tomllib.loads(project.read_text(encoding="utf-8"))["build-system"]["build-backend"]
         if backend == "maturin":
-            argv = ["maturin", "build", "--release", "--locked", "--quiet", "--out", str(folder)]
+            maturin = [str(made("zig")), "-m", "maturin", "build", "--zig", "--compatibility", GLIBC]
+            argv = [*maturin, "--release", "--locked", "--quiet", "--out", str(folder)]
         else:
             argv = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation", "--wheel-dir", str(folder), "."]
         done = subprocess.run(argv, cwd=project.parent, env=env, check=False)

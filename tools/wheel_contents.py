@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 from typing import NamedTuple
 
+from tools.build_wheels import GLIBC
 from tools.elf import unstripped_sections
 
 MB = 1_000_000
@@ -24,7 +25,9 @@ class Allowed(NamedTuple):
 # The only wheel with files right under the namespace.
 _COMPAT = ("monarch/_old_modules/", "monarch/__init__.py", "monarch/_old_paths.py")
 WHEELS = {
-    "monarch_core": Allowed(("monarch/_core/", "monarch/actor/", "monarch/config/", "monarch/extension/"), 6 * MB, 15 * MB, "cp311-abi3-"),
+    "monarch_core": Allowed(
+        ("monarch/_core/", "monarch/actor/", "monarch/config/", "monarch/extension/"), 6 * MB, 15 * MB, f"cp311-abi3-{GLIBC}_"
+    ),
     "monarch_jobs": Allowed(("monarch/job/",), MB, 2 * MB, "py3-none-any"),
     "monarch_rdma": Allowed(("monarch/rdma/",), MB, 2 * MB, "py3-none-any"),
     "monarch_fs": Allowed(("monarch/fs/", "monarch/gather_mount/", "monarch/remotemount/"), MB, 2 * MB, "py3-none-any"),

@@ -26,16 +26,13 @@ print(json.dumps({"seconds": spent, "own": own, "all": sorted(sys.modules), "thr
 """
 _SCRIPTS = """
 import importlib.metadata
-for group in ("console_scripts", "monarch.cli", "monarch.doctor", "monarch.launcher"):
-    for entry in importlib.metadata.entry_points(group=group):
-        if entry.dist.name.startswith("monarch"):
-            try:
-                found = entry.load()
-            except ImportError as error:
-                # What an extra installs is not here: a BackendMissingError.
-                assert "pip install 'monarch-jobs[" in str(error), error
-            else:
-                assert callable(found), entry
+for entry in (entry for wheel in importlib.metadata.distributions() for entry in wheel.entry_points):
+    if entry.dist.name.startswith("monarch") and (entry.group == "console_scripts" or entry.group.startswith("monarch.")):
+        try:
+            entry.load()
+        except ImportError as error:
+            # What an extra installs is not here: a BackendMissingError.
+            assert "pip install 'monarch-jobs[" in str(error), error
 """
 
 # The lowest version of PyTorch that fits.

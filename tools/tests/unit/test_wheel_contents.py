@@ -12,7 +12,7 @@ from tools import wheel_contents
 from tools.elf import section_names, unstripped_sections
 from tools.wheel_contents import Allowed, problems
 
-CORE = "monarch_core-0.1.0-cp311-abi3-manylinux_2_34_x86_64.whl"
+CORE = "monarch_core-0.1.0-cp311-abi3-manylinux_2_28_x86_64.whl"
 META = "monarch_suite-0.1.0-py3-none-any.whl"
 TYPED = {f"monarch/{portion}/py.typed": b"" for portion in ("_core", "actor", "config", "extension")}
 

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from monarch.job.kubernetes.arguments import ImageSpec as ImageSpec
     from monarch.job.kubernetes.job import KubernetesJob as KubernetesJob
 
-_HOMES = {"ImageSpec": "arguments", "KubeConfig": "access.config", "KubernetesJob": "job"}
+_HOMES = {"ImageSpec": "arguments", "KeptForward": "access.kept_forward", "KubeConfig": "access.config", "KubernetesJob": "job"}
 # Packages that the extra installs and this package imports. The official client is for users who make its objects.
 _REQUIRED = ("python_socks", "websockets", "yaml")
 
