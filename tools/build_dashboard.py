@@ -78,7 +78,7 @@ def node_modules() -> Path:
 def run_task(task: str, out: Path = OUT) -> None:
     """Runs a task of `_PROGRAMS`; raises `CalledProcessError` if it fails, `ValueError` if the files are too large."""
     modules = node_modules()
-    with _locked(modules.parent.with_suffix(".use")), _linked(modules):
+    with _locked(modules.parent.with_suffix(".use")), linked(modules):
         program, *arguments = _PROGRAMS[task]
         if task != "build":
             _run([node(), str(modules / program), *arguments], SOURCES)
@@ -128,7 +128,7 @@ def _locked(path: Path) -> Generator[None, None, None]:
 
 
 @contextmanager
-def _linked(modules: Path) -> Generator[None, None, None]:
+def linked(modules: Path) -> Generator[None, None, None]:
     """Links the packages into the folder of the sources: node looks for packages in the folders around a source file."""
     link = SOURCES / "node_modules"
     if link.is_symlink() or not link.exists():
