@@ -177,18 +177,21 @@ def test_client_and_runtime_are_not_of_the_program() -> None:
     job = rows()
     meshes = job["meshes"][0].to_pylist()
     meshes += [{**meshes[2], "id": 51, "class": "Client", "given_name": "client"}, {**meshes[2], "id": 52, "class": "monarch.x.Y"}]
+    # The procs of a service have actors of the runtime only.
+    meshes += [{**meshes[1], "id": 53, "given_name": "service x"}, {**meshes[2], "id": 54, "parent_mesh_id": 53, "class": "monarch.x.Y"}]
     actors = job["actors"][0].to_pylist()
     actors += [{**actors[0], "id": 61, "mesh_id": 51}, {**actors[0], "id": 62, "mesh_id": 52}]
     for name, its in (("meshes", meshes), ("actors", actors)):
         job[name] = [pa.RecordBatch.from_pylist(its, schema=job[name][0].schema)]
     engine = OneHost(job)
     found = get("summary", engine=engine)
-    assert found["hierarchy_counts"]["actor_meshes"] == 3
+    assert found["hierarchy_counts"]["actor_meshes"] == 4
     assert found["actor_counts"]["by_status"]["Client"] == 1
     shown = {node["entity_id"] for node in get("dag?hide_system=true", engine=engine)["nodes"]}
     assert "61" in shown and "62" not in shown
     shown = {node["entity_id"] for node in get("dag?hide_system=true&mode=mesh", engine=engine)["nodes"]}
-    assert "51" in shown and "52" not in shown
+    assert "51" in shown and str(PROC_MESH) in shown and not shown & {"52", "53", "54"}
+    assert {"52", "53", "54"} <= {node["entity_id"] for node in get("dag?mode=mesh", engine=engine)["nodes"]}
 
 
 def test_meshes_are_filtered() -> None:

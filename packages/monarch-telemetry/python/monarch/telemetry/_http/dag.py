@@ -20,6 +20,8 @@ MOST_NODES, MOST_EDGES = 20_000, 20_000
 Row = dict[str, Any]
 # The status of a mesh is the worst status of its members.
 _ORDER = ("failed", "stopped", "stopping", "unknown", "initializing", "created", "processing", "client", "idle")
+# Meshes of procs in which only the runtime has actors.
+_SERVICES = f"SELECT parent_mesh_id FROM meshes WHERE parent_mesh_id IS NOT NULL GROUP BY parent_mesh_id HAVING bool_and(class {RUNTIME})"
 _TIERS = {"Host": "host_mesh", "Proc": "proc_mesh"}
 
 
@@ -44,14 +46,15 @@ def dag(call: Call) -> Reply:
     """`GET /api/dag`."""
     by_mesh = call.parameters.get("mode", "actor") == "mesh"
     hide = call.parameters.get("hide_system", False)
-    shown = f" WHERE NOT class {RUNTIME}" if hide else ""
+    shown = f" WHERE NOT class {RUNTIME} AND id NOT IN ({_SERVICES})" if hide else ""
+    used = f" WHERE mesh_id NOT IN ({_SERVICES})" if hide else ""
     hidden = " WHERE NOT is_system" if hide else ""
     meshes, actors, hosts, procs, pairs, looked = call.at_once(
         f"SELECT id, class, given_name, parent_mesh_id, parent_view_json FROM meshes{shown} ORDER BY timestamp_us, id",
         "SELECT id, mesh_id, rank, full_name, display_name, latest_status, is_system, mesh_class"
         f" FROM ({ACTORS}){hidden} ORDER BY mesh_id, rank LIMIT {MOST_NODES + 1}",
         "SELECT host_id, name, address, state FROM hosts ORDER BY name, host_id",
-        "SELECT proc_id, host_id, mesh_id, rank, pid, ended_us, exit_reason FROM procs ORDER BY mesh_id, rank, proc_id",
+        f"SELECT proc_id, host_id, mesh_id, rank, pid, ended_us, exit_reason FROM procs{used} ORDER BY mesh_id, rank, proc_id",
         "SELECT from_actor_id, to_actor_id, count(*) AS messages FROM messages GROUP BY from_actor_id, to_actor_id"
         f" ORDER BY messages DESC, from_actor_id, to_actor_id LIMIT {MOST_EDGES + 1}",
         # The number of snapshots, and of unreadable nodes of the last one.
