@@ -13,7 +13,7 @@ import tomllib
 from pathlib import Path
 
 from tools.project import DIST, PACKAGES
-from tools.side_venv import made
+from tools.side_venv import made, site_packages
 
 # The oldest C library that the native wheel runs on: Debian 10, RHEL 8, Ubuntu 18.10 have it.
 GLIBC = "manylinux_2_28"
@@ -40,8 +40,11 @@ def build(folder: Path) -> None:
     for project in sorted(PACKAGES.glob("*/pyproject.toml")):
         backend = tomllib.loads(project.read_text(encoding="utf-8"))["build-system"]["build-backend"]
         if backend == "maturin":
-            maturin = [str(made("zig")), "-m", "maturin", "build", "--zig", "--compatibility", GLIBC]
-            argv = [*maturin, "--release", "--locked", "--quiet", "--out", str(folder)]
+            python = made("zig")
+            # Maturin looks for zig beside the first Python of PATH, which is another one.
+            env["CARGO_ZIGBUILD_ZIG_PATH"] = str(site_packages(python) / "ziglang" / "zig")
+            argv = [str(python), "-m", "maturin", "build", "--zig", "--compatibility", GLIBC]
+            argv += ["--release", "--locked", "--quiet", "--out", str(folder)]
         else:
             argv = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation", "--wheel-dir", str(folder), "."]
         done = subprocess.run(argv, cwd=project.parent, env=env, check=False)
