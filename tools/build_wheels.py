@@ -12,6 +12,7 @@ import sys
 import tomllib
 from pathlib import Path
 
+from tools import build_dashboard
 from tools.project import DIST, PACKAGES
 from tools.side_venv import made, site_packages
 
@@ -35,6 +36,12 @@ def main() -> int:
 
 def build(folder: Path) -> None:
     """Builds the wheels into this folder; RuntimeError names the package whose build fails, and the reason."""
+    if not build_dashboard.is_current():
+        # A wheel without the files of the dashboard would serve a page with this command.
+        try:
+            build_dashboard.run_task("build")
+        except (OSError, ValueError, subprocess.CalledProcessError) as error:
+            raise RuntimeError(f"python -m tools.build_dashboard: {error}") from None
     # The interpreter's own programs come first: another Python on PATH would make cargo compile the native module again.
     env = {**os.environ, "PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])}
     for project in sorted(PACKAGES.glob("*/pyproject.toml")):

@@ -31,7 +31,7 @@ from tools.site import diagrams, interface
 # Folders whose pages are nested in the navigation, with the title there.
 _NESTED = {"adr": "Decisions", "bench": "Benchmarks", "cookbook": "Cookbook", "failures": "Failures"}
 _LINK = re.compile(r"(?<!!)\[([^\]]+)\]\(([^)#\s]+)(#[^)\s]*)?\)")
-_FENCE = re.compile(r"^(\s*```python) [\w-]+$", re.MULTILINE)
+_FENCE = re.compile(r"^(\s*```python) no-run$", re.MULTILINE)
 _ROW = re.compile(r"^\| (.+?) \| (.+?) \|$")
 
 
@@ -102,7 +102,7 @@ def _modules() -> Iterator[tuple[str, str]]:
 
 
 def _staged(text: str, folder: Path) -> str:
-    """The page with the marks removed that only the checks of its code read, and with links to folders leading to their index."""
+    """The page with a title for code that the script of the page does not have, and with links to folders leading to their index."""
 
     def link(found: re.Match[str]) -> str:
         target = ROOT / folder / found[2]
@@ -111,7 +111,7 @@ def _staged(text: str, folder: Path) -> str:
         index = "README.md" if (target / "README.md").exists() else "index.md"
         return f"[{found[1]}]({found[2].rstrip('/')}/{index}{found[3] or ''})"
 
-    return _FENCE.sub(r"\1", _LINK.sub(link, text))
+    return _FENCE.sub(r'\1 title="not part of the script of this page"', _LINK.sub(link, text))
 
 
 def _list(folder: Path) -> None:
@@ -158,7 +158,7 @@ def texts(pages: Path, site: Path) -> None:
         (site / name).parent.mkdir(parents=True, exist_ok=True)
         text = page.read_text(encoding="utf-8").partition("\n<script src=")[0]
         (site / name).write_text(text, encoding="utf-8")
-        title = text.partition("\n")[0].removeprefix("# ")
+        title = next((line for line in text.splitlines() if line.startswith("# ")), str(name)).removeprefix("# ")
         lines.append(f"- [{title}]({name})")
     (site / "llms.txt").write_text("\n".join(lines) + "\n", encoding="utf-8")
 

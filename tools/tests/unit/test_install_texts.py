@@ -64,7 +64,10 @@ def test_wheels_are_the_folders_of_packages() -> None:
 
 
 def test_hints_name_what_exists() -> None:
-    assert install_hint("monarch-jobs") == "`pip install ./packages/monarch-jobs` in a checkout, or `pip install dist/monarch_jobs-*.whl`"
+    assert (
+        install_hint("monarch-jobs")
+        == "`pip install ./packages/monarch-jobs` in a checkout, or `pip install --find-links dist monarch-jobs`"
+    )
     assert all((PACKAGES / name).is_dir() and f"./packages/{name}`" in install_hint(name) for name in EXISTING)
     assert (
         str(missing_wheel("rref", "monarch-later"))

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import concurrent.futures
 import contextlib
+import errno
 import http.client
 import json
 import logging
@@ -27,7 +29,7 @@ from monarch.telemetry._http import acceptor
 from monarch.telemetry._http.app import App
 from monarch.telemetry._http.auth import Names
 from monarch.telemetry._http.client import QueryEngineClient
-from monarch.telemetry._http.connection import Connection, Times
+from monarch.telemetry._http.connection import Connection, Ending, Times
 from monarch.telemetry._http.places import UNPROVED
 from monarch.telemetry._http.routes import ARROW
 from monarch.telemetry._http.server import Address, Server, Tls, parse_address
@@ -198,6 +200,31 @@ def test_malformed_http_ends_its_connection(data: bytes, caplog: pytest.LogCaptu
         assert found == b"" or found.startswith(b"HTTP/1.1 4")
         connected(url).close()
     assert caplog.text == ""
+
+
+def test_reset_connection_is_ended_without_an_error() -> None:
+    class Reset:
+        """The transport of a connection that the client has reset while the answer was written."""
+
+        aborted = False
+
+        def is_closing(self) -> bool:
+            return False
+
+        def can_write_eof(self) -> bool:
+            return True
+
+        def write_eof(self) -> None:
+            raise OSError(errno.ENOTCONN, os.strerror(errno.ENOTCONN))
+
+        def abort(self) -> None:
+            self.aborted = True
+
+    transport: Any = Reset()
+    loop = asyncio.new_event_loop()
+    Ending(transport, loop).close()
+    loop.close()
+    assert transport.aborted
 
 
 def test_client_that_reads_nothing_is_closed() -> None:

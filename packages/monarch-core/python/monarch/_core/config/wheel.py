@@ -52,7 +52,7 @@ def install_hint(wheel: str) -> str:
     """How to install a wheel of this project."""
     if wheel not in EXISTING:
         return f"{wheel} is not released yet"
-    return f"`pip install ./packages/{wheel}` in a checkout, or `pip install dist/{wheel.replace('-', '_')}-*.whl`"
+    return f"`pip install ./packages/{wheel}` in a checkout, or `pip install --find-links dist {wheel}`"
 
 
 def needs_wheel(what: str, wheel: str) -> str:

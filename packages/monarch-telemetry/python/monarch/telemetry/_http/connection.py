@@ -57,7 +57,12 @@ class Ending:
             self._transport.close()
             return
         self.is_ending = True
-        self._transport.write_eof()
+        try:
+            self._transport.write_eof()
+        except OSError:
+            # The client has reset the connection: it left before it read the whole answer.
+            self._transport.abort()
+            return
         self._transport.resume_reading()
         self._loop.call_later(_REST_SECONDS, self._transport.close)
 
