@@ -71,7 +71,18 @@ def place(path: str) -> Right:
 
 
 @pytest.fixture
-def stand_in(tmp_path: Path) -> Iterator[ApiStandIn]:
+def ended_watches() -> Iterator[None]:
+    """The watches of a stopped operator end with the server's last answer."""
+    before = set(threading.enumerate())
+    yield
+    for thread in set(threading.enumerate()) - before:
+        if thread.name.startswith("watch "):
+            thread.join(20)
+            assert not thread.is_alive(), thread.name
+
+
+@pytest.fixture
+def stand_in(tmp_path: Path, ended_watches: None) -> Iterator[ApiStandIn]:
     with ApiStandIn(tmp_path, lambda asked: status(500, "Internal", "not set up")) as made:
         yield made
 

@@ -17,6 +17,8 @@ from monarch.job.kubernetes.access.failures import JOB_LABEL, Request, refused, 
 from monarch.job.kubernetes.access.kinds import Kind, parse
 
 if TYPE_CHECKING:
+    from threading import Event
+
     from monarch.job.kubernetes.access.connection import ApiConnection, Response
     from monarch.job.kubernetes.access.watch import Change
 
@@ -198,14 +200,18 @@ class Cluster:
         """Code and text of any path of the server."""
         return self._send("GET", path)
 
-    def watch(self, kind: str, selector: str = "", *, timeout: float | None = None, fields: str = "") -> Iterator[Change]:
-        """Lists, then reports changes for ever, or for `timeout` seconds; lists again after each gap.
+    def watch(
+        self, kind: str, selector: str = "", *, timeout: float | None = None, fields: str = "", stop: Event | None = None
+    ) -> Iterator[Change]:
+        """Lists, then reports changes until `stop` is set, or for `timeout` seconds; lists again after each gap.
+
+        `stop` is looked at between two changes, and ends a wait for a server that is away.
 
         Gaps are a resource version that the server has no longer, and a cut that took longer; a cut alone goes on where it was.
         """
         from monarch.job.kubernetes.access.watch import changes
 
-        return changes(self, kind, selector, fields, timeout)
+        return changes(self, kind, selector, fields, timeout, stop)
 
     def _known(self, kind: str) -> tuple[Kind, str]:
         known = parse(kind)

@@ -12,6 +12,7 @@ import json
 import random
 import time
 from collections.abc import Generator, Iterator
+from threading import Event
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, cast
 
 from monarch.job._machine.commands import time_left
@@ -58,12 +59,13 @@ class _Expired(Exception):
     """The server has no changes since this resource version any more."""
 
 
-def changes(cluster: Watched, kind: str, selector: str, fields: str, timeout: float | None) -> Iterator[Change]:
+def changes(cluster: Watched, kind: str, selector: str, fields: str, timeout: float | None, stop: Event | None = None) -> Iterator[Change]:
     """See `Cluster.watch`. The first list raises what goes wrong; later ones are repeated while the server is away, or refuses for 20 s."""
     end = None if timeout is None else time.monotonic() + timeout
     version, pause, denied_at = "", 0.0, 0.0
     is_first = True
-    while not _is_over(end):
+    stop = stop or Event()
+    while not (_is_over(end) or stop.is_set()):
         try:
             if not version:
                 items, version = cluster.list(kind, selector, fields=fields)
@@ -85,7 +87,7 @@ def changes(cluster: Watched, kind: str, selector: str, fields: str, timeout: fl
                 raise
         pause = min(max(pause * 2, _LEAST_PAUSE_S), _MOST_PAUSE_S)
         wait = pause * random.uniform(0.5, 1.0)
-        time.sleep(wait if end is None else max(0.0, min(wait, end - time.monotonic())))
+        stop.wait(wait if end is None else max(0.0, min(wait, end - time.monotonic())))
 
 
 def _is_over(end: float | None) -> bool:

@@ -67,7 +67,7 @@ class Controller:
     def _watch(self, kind: str, selector: str) -> None:
         while not self._stop.is_set():
             try:
-                for change in self._cluster.watch(kind, selector):
+                for change in self._cluster.watch(kind, selector, stop=self._stop):
                     self._see(kind, change)
             except Exception as error:
                 # The definition or a right may still be missing.
