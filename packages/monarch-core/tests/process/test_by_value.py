@@ -278,9 +278,9 @@ from monarch._core.errors import errors
 from monarch._core.pickle import pickling
 assert pickling.loads(*pickling.dumps(((1, [b"x" * 300], object), {})))[0][0] == 1
 heavy = {"cloudpickle", "pickle", "inspect", "dataclasses", "asyncio", "logging", "traceback", "linecache", "torch", "numpy"}
-print(sorted(heavy & (set(sys.modules) - before)), sum(name.startswith("monarch._core.") for name in sys.modules))
+print(sorted(heavy & (set(sys.modules) - before)), sum(name.startswith("monarch._core.") and "_native" not in name for name in sys.modules))
 """
-    # The three modules, those for decisions, imports, notes and reducers, the texts of errors, and their two packages.
+    # Beside the native module: the three modules, those for imports, references, reducers and texts of errors, and their packages.
     assert run(["-c", code]).decode() == "[] 10\n"
 
 
