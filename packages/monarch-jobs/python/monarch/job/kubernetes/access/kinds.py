@@ -1,7 +1,4 @@
-"""Kinds of objects, as paths of the API and as resources of RBAC.
-
-Ours: the dynamic part of the official client asks the server for all of its kinds before the first request.
-"""
+"""Kinds of objects, as paths of the API and as resources of RBAC."""
 
 from __future__ import annotations
 
