@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from monarch._core._native import provide_delivery_error
 from monarch._core.errors.text import fill, hint_of, indented, where
 
 if TYPE_CHECKING:
@@ -211,6 +210,3 @@ def reload_failed(failed: Sequence[tuple[str, str, int, str, Any]]) -> ActorErro
     error = received_actor_error((kind, text, "\n".join(lines), data), fill("reload_failed", module=module), proc, pid, host)
     error.code, error.hint = "reload_failed", hint_of("reload_failed")
     return error
-
-
-provide_delivery_error(DeliveryError)

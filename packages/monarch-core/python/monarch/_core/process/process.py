@@ -8,7 +8,8 @@ from __future__ import annotations
 import os
 
 from monarch._core._native import Process as NativeProcess
-from monarch._core._native import provide_bulk_choice
+from monarch._core._native import provide_bulk_choice, provide_delivery_error
+from monarch._core.errors.errors import DeliveryError
 from monarch._core.process.actor_table import ActorTable
 from monarch._core.process.control_socket import ControlSocket
 from monarch._core.process.display import Display
@@ -40,6 +41,7 @@ WORKSPACE = 50
 NAMED, KNOWN, BESIDE = 60, 61, 62
 
 
+provide_delivery_error(DeliveryError)
 provide_bulk_choice(lambda: provided.choose_bulk_transport())
 
 
