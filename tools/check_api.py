@@ -26,6 +26,7 @@ WHEELS = {
         "monarch.config",
         "monarch.extension",
         "monarch.extension.bulk",
+        "monarch.extension.channel",
         "monarch.extension.cli",
         "monarch.extension.command",
         "monarch.extension.debug",

@@ -17,11 +17,11 @@ import pytest
 from fs_table_builder import build_table
 
 from monarch.actor import Future
+from monarch.extension.channel import Channel, ChannelError, connect, make_private
 from monarch.fs import FsError
 from monarch.fs._daemon import daemon_folder
 from monarch.fs._daemon.daemon_client import DaemonClient, MountRequest
 from monarch.fs._daemon.daemon_start import reach_daemon
-from monarch.fs._daemon.socket_messages import Channel, ChannelError
 from monarch.fs._store.store import Store
 from monarch.fs._tree.node import Kind, Node
 from monarch.fs._tree.operations import MountOptions
@@ -66,7 +66,7 @@ def _request(target: str) -> MountRequest:
 
 def test_many_starters_start_one_daemon(folder: Path) -> None:
     code = "import sys, pathlib\n"
-    code += "from monarch.fs._daemon.daemon_start import reach_daemon\nfrom monarch.fs._daemon.socket_messages import Channel\n"
+    code += "from monarch.fs._daemon.daemon_start import reach_daemon\nfrom monarch.extension.channel import Channel\n"
     code += "c = Channel(reach_daemon(pathlib.Path(sys.argv[1])))\nprint(c.peer()[0], flush=True)\nsys.stdin.read()"
     starters = [
         subprocess.Popen([sys.executable, "-c", code, str(folder)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
@@ -104,17 +104,17 @@ def test_malformed_peers_disturb_no_other(folder: Path, tmp_path: Path) -> None:
         client.mount(_request("/proc/none"))
     for data in (
         b"GET / HTTP/1.1\r\n\r\n",
-        b"MFS1" + b"\xff" * 12,
-        b"MFS1" + (2).to_bytes(4, "little") + bytes(8) + b"[]",
+        b"MCH1" + b"\xff" * 13,
+        b"MCH1\0" + (2).to_bytes(4, "little") + bytes(8) + b"[]",
         os.urandom(5000),
     ):
-        with daemon_folder.connect(folder, "s") as sock:
+        with connect(folder, "s") as sock:
             sock.settimeout(LIMIT)
             sock.sendall(data)
             assert sock.recv(100) == b""
-    half = daemon_folder.connect(folder, "s")
+    half = connect(folder, "s")
     half.sendall(b"MFS1" + bytes(3))
-    flood = [daemon_folder.connect(folder, "s") for _ in range(300)]
+    flood = [connect(folder, "s") for _ in range(300)]
     with pytest.raises(FsError, match="cannot be made"):
         client.mount(_request("/proc/none"))
     flood[-1].settimeout(LIMIT)
@@ -193,7 +193,7 @@ def test_request_is_repeated_to_the_next_daemon(folder: Path, tmp_path: Path) ->
 
 
 def test_daemon_that_cannot_start_is_named(folder: Path, tmp_path: Path) -> None:
-    daemon_folder.make_private(folder)
+    make_private(folder)
     (folder / "lock").mkdir()
     client = _client(tmp_path)
     with pytest.raises(FsError, match="the daemon ended|did not start"):

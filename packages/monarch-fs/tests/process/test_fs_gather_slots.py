@@ -14,7 +14,7 @@ from queue import Queue
 import pytest
 
 from monarch.actor import Actor, endpoint, this_host
-from monarch.fs._daemon.socket_messages import Channel
+from monarch.extension.channel import Channel
 from monarch.fs._gather.bridge import Bridge
 from monarch.fs._gather.bridge_request import BridgeRequest, Point
 from monarch.fs._gather.file_server import LARGEST_READ, FileServer

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from monarch.fs._daemon import daemon_folder
+from monarch.extension.channel import listen
 from monarch.fs._daemon.mount_record import SOCKET
 from monarch.fs._daemon.server_link import ServerLink, is_running
 from tools.frozen import freeze
@@ -45,7 +45,7 @@ def ended(folder: Path, process: subprocess.Popen[str]) -> tuple[str, bool]:
             for task in asyncio.all_tasks() - {asyncio.current_task()}:
                 task.cancel()
 
-    listener = daemon_folder.listen(folder, SOCKET)
+    listener = listen(folder, SOCKET)
     try:
         return asyncio.run(wait())
     finally:

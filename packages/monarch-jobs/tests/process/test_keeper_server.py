@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import socket
 import subprocess
@@ -16,9 +15,9 @@ import pytest
 from eventually import eventually
 
 from monarch.actor import this_host
+from monarch.extension.channel import Channel, ChannelEnded, ChannelError, Message
 from monarch.job import CredentialsError, KeptService
 from monarch.job._client import keeper_channel
-from monarch.job._client.keeper_channel import MOST_BYTES, Channel, ChannelError
 from monarch.job._keeper import bounded_log
 from monarch.job._keeper.idle_time import IdleTime
 from monarch.job._keeper.keeper_server import KeeperServer
@@ -66,14 +65,14 @@ class Running:
 
     def connect(self) -> Channel:
         channel = keeper_channel.connect(str(self.folder), 5.0)
-        assert channel is not None and channel.receive(5.0) == {"keeper": os.getpid()}
+        assert channel is not None and channel.take(5.0).head == {"keeper": os.getpid()}
         return channel
 
     def ask(self, message: dict[str, Any]) -> dict[str, Any] | None:
         channel = self.connect()
         try:
             channel.send(message)
-            return channel.receive(5.0)
+            return channel.take(5.0).head
         finally:
             channel.close()
 
@@ -127,24 +126,28 @@ def test_removed_directory_ends_it(running: Running) -> None:
     assert (running.ended(), Bell.stopped) == ("its directory is gone", 1)
 
 
+def _frame(head: bytes) -> bytes:
+    return b"MCH1\0" + len(head).to_bytes(4, "little") + bytes(8) + head
+
+
 @pytest.mark.parametrize(
     "data",
     [
-        b"\0\xff\n",
-        b"[]\n",
-        b"1\n",
-        b"[" * 100_000 + b"\n",
-        b'{"do": NaN}\n',
-        b'{"do": "fly", "service": "a", "key": "b"}\n',
-        b'{"do": "serve"}\n',
-        b'{"do": "serve", "service": "a", "key": 1, "config": {}}\n',
-        b'{"do": "serve", "service": "a", "key": "b", "config": []}\n',
-        b'{"do": "stop", "service": "", "key": "b"}\n',
-        b"x" * (MOST_BYTES + (1 << 17)),
-        b"half a line",
+        b"\0\xff\n" * 10,
+        _frame(b"[]"),
+        _frame(b"1"),
+        _frame(b"[" * 100_000),
+        _frame(b'{"do": NaN}'),
+        _frame(b'{"do": "fly", "service": "a", "key": "b"}'),
+        _frame(b'{"do": "serve"}'),
+        _frame(b'{"do": "serve", "service": "a", "key": 1, "config": {}}'),
+        _frame(b'{"do": "serve", "service": "a", "key": "b", "config": []}'),
+        _frame(b'{"do": "stop", "service": "", "key": "b"}'),
+        b"MCH1\0" + (1 << 25).to_bytes(4, "little") + bytes(8),
+        b"half a frame",
         b"",
     ],
-    ids=lambda data: repr(data[:24]),
+    ids=lambda data: repr(data[:40]),
 )
 def test_malformed_request_is_refused_and_the_next_served(running: Running, data: bytes) -> None:
     with socket.socket(socket.AF_UNIX) as raw:
@@ -157,14 +160,13 @@ def test_malformed_request_is_refused_and_the_next_served(running: Running, data
             raw.shutdown(socket.SHUT_WR)
         except (BrokenPipeError, ConnectionResetError):
             pass  # refused before it was complete
-        answers = b""
-        try:
-            while more := raw.recv(1 << 16):
-                answers += more
-        except ConnectionResetError:
-            pass
-    for line in answers.splitlines()[1:]:
-        assert "error" in json.loads(line)
+        channel = Channel(raw.dup())
+    answers: list[Message] = []
+    with pytest.raises(ChannelError):
+        while True:
+            answers.append(channel.take(10.0))
+    channel.close()
+    assert all("error" in answer.head for answer in answers[1:])
     status = running.ask({"do": "status"})
     assert status is not None and status["services"] == []
 
@@ -178,7 +180,9 @@ def test_service_whose_status_raises_is_listed(running: Running) -> None:
 def test_many_connections_that_send_nothing(running: Running) -> None:
     held = [running.connect() for _ in range(64)]
     refused = keeper_channel.connect(str(running.folder), 5.0)
-    assert refused is not None and refused.receive(5.0) is None
+    assert refused is not None
+    with pytest.raises(ChannelEnded):
+        refused.take(5.0)
     for channel in [*held, refused]:
         channel.close()
 
@@ -226,6 +230,6 @@ def test_log_is_bounded(running: Running) -> None:
 
 def test_messages_that_are_too_large_are_not_sent(running: Running) -> None:
     channel = running.connect()
-    with pytest.raises(ChannelError, match="at most"):
-        channel.send({"do": "x" * MOST_BYTES})
+    with pytest.raises(ValueError, match="too large"):
+        channel.send({"do": "x" * (16 << 20)})
     channel.close()

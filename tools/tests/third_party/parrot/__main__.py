@@ -8,6 +8,7 @@ import json
 import logging
 import os
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -43,6 +44,7 @@ from monarch.extension import (
     setting,
     watch,
 )
+from monarch.extension import channel as extension_channel
 from monarch.extension.command import CannotStart, CommandLine, Finished, TerminalProcess, run_command
 from monarch.extension.inspection import proc_settings, set_log_level
 from monarch.extension.mesh import HealedHosts, healer_of, mesh_view, owned_meshes, set_healer, stop_mesh
@@ -112,6 +114,7 @@ def main() -> None:
         healers,
         services,
         programs,
+        helper_processes,
         features,
         settings,
         errors,
@@ -288,6 +291,35 @@ def programs() -> None:
         return shown, code
 
     assert asyncio.run(in_terminal()) == (b"tty\r\n", 4)
+
+
+HELPER = """
+import socket, sys
+from monarch.extension.channel import Channel, ChannelEnded
+
+channel = Channel(socket.socket(fileno=int(sys.argv[1])))
+channel.check_peer()
+try:
+    while True:
+        message = channel.take()
+        channel.send({"word": message.head["word"] * 2}, message.blob)
+except ChannelEnded:
+    pass
+"""
+
+
+def helper_processes() -> None:
+    ours, theirs = socket.socketpair()
+    with theirs:
+        helper = subprocess.Popen([sys.executable, "-P", "-c", HELPER, str(theirs.fileno())], pass_fds=[theirs.fileno()])
+    channel = extension_channel.Channel(ours)
+    channel.send({"word": "ko"}, b"data")
+    answer = channel.take(timeout=30.0)
+    assert (answer.head, answer.blob) == ({"word": "koko"}, b"data")
+    helper.kill()
+    helper.wait()
+    assert "ended" in str(raised(extension_channel.ChannelEnded, lambda: channel.take(timeout=30.0)))
+    channel.close()
 
 
 def features() -> None:

@@ -21,13 +21,11 @@ from logging.handlers import RotatingFileHandler
 from pathlib import Path
 from typing import Any
 
-from monarch.fs._daemon import daemon_folder
-from monarch.fs._daemon.async_channel import AsyncChannel
+from monarch.extension.channel import AsyncChannel, Channel, Message, connect, listen
 from monarch.fs._daemon.daemon_folder import SOCKET
-from monarch.fs._daemon.error_message import error_head
+from monarch.fs._daemon.error_message import checked, error_head
 from monarch.fs._daemon.mount_record import MountRecord, mount_folder
 from monarch.fs._daemon.served_mount import ServedMount, Use
-from monarch.fs._daemon.socket_messages import Channel, Message
 from monarch.fs._daemon.tree_walk import walk
 from monarch.fs._tree.operations import MountOptions
 from monarch.fs.errors import FsError
@@ -54,7 +52,8 @@ class ClientLink:
         self.channel = AsyncChannel(channel, self._message, self._ended)
 
     async def fetch(self, spelling: str, tree: str, id: str, again: bool) -> Message:
-        return await self.channel.request({"op": "fetch", "target": spelling, "tree": tree, "id": id, "again": again})
+        head = {"op": "fetch", "target": spelling, "tree": tree, "id": id, "again": again}
+        return checked(await self.channel.request(head), "")
 
     def _ended(self, reason: str) -> None:
         self._daemon.client_ended(self, reason)
@@ -75,7 +74,7 @@ class ClientLink:
             if not isinstance(e, (FsError, ValueError, OSError)):
                 _log.exception("operation %s failed", message.head.get("op"))
             answer = {"error": error_head(e)}
-        self.channel.send({"op": "answer", "call": message.head.get("call"), **answer})
+        self.channel.answer(message, answer)
 
 
 class Daemon:
@@ -93,7 +92,7 @@ class Daemon:
         """Returns when the daemon has had nothing to do for a while. `started`: a pipe that gets one byte when clients can connect."""
         loop = asyncio.get_running_loop()
         leftovers = self._leftovers()
-        listener = daemon_folder.listen(self._folder, SOCKET)
+        listener = listen(self._folder, SOCKET)
         loop.add_reader(listener.fileno(), self._accept, listener)
         os.write(started, b"1")
         os.close(started)
@@ -221,7 +220,7 @@ def _locked(folder: Path) -> int | None:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             with contextlib.suppress(OSError):
-                daemon_folder.connect(folder, SOCKET, 0.1).close()
+                connect(folder, SOCKET, 0.1).close()
                 return None
             if time.monotonic() > deadline:
                 return None

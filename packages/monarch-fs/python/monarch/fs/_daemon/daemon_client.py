@@ -20,12 +20,12 @@ from typing import Any, NamedTuple, Protocol
 
 from monarch.actor import Future
 from monarch.extension import when_done
+from monarch.extension.channel import Channel, ChannelError, Head, Message
 from monarch.fs._daemon import daemon_folder
 from monarch.fs._daemon.daemon_start import reach_daemon
 from monarch.fs._daemon.error_message import error_of
 from monarch.fs._daemon.mount_record import mount_key
 from monarch.fs._daemon.served_status import ServedStatus, served_status
-from monarch.fs._daemon.socket_messages import Channel, ChannelError, Head, Message
 from monarch.fs._store.location import open_store
 from monarch.fs._store.store import Store
 from monarch.fs._tree.difference import patched

@@ -1,8 +1,7 @@
 """Where the daemon of a user keeps its socket, lock, log and the state of its mounts.
 
 One daemon serves one boot of a machine, one user, one mount namespace and one installation of this wheel: the name of the folder is a
-digest of these. `MONARCH_HOME` may be shared by machines and by checkouts. A path of a socket has at most 107 bytes; sockets are reached
-through a descriptor of their folder therefore, at any length of `MONARCH_HOME`.
+digest of these. `MONARCH_HOME` may be shared by machines and by checkouts.
 """
 
 from __future__ import annotations
@@ -10,15 +9,13 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
-import socket
-import stat
-import struct
 import sys
-from collections.abc import Generator
 from pathlib import Path
 
 # The name of the daemon's socket in its folder.
 SOCKET = "s"
+# The hint for a folder that belongs to another user.
+PRIVATE_HINT = "set MONARCH_HOME to a directory of this user"
 
 
 def home() -> Path:
@@ -44,52 +41,3 @@ def _release() -> str:
                 if name.startswith("monarch_fs-") and name.endswith(".dist-info"):
                     return name
     return "unknown"
-
-
-def make_private(folder: Path) -> None:
-    """Makes the folder for this user alone; `PermissionError` when it belongs to another user."""
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    found = folder.lstat()
-    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid():
-        raise PermissionError(f"{folder}: not a directory of the user {os.getuid()}\nhint: set MONARCH_HOME to a directory of this user")
-    if found.st_mode & 0o077:
-        folder.chmod(0o700)
-
-
-@contextlib.contextmanager
-def _short_path(folder: Path, name: str) -> Generator[str]:
-    fd = os.open(folder, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        yield f"/proc/self/fd/{fd}/{name}"
-    finally:
-        os.close(fd)
-
-
-def listen(folder: Path, name: str) -> socket.socket:
-    """A listening socket in the folder, in the place of an earlier one; not blocking."""
-    sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    try:
-        with _short_path(folder, name) as path:
-            with contextlib.suppress(FileNotFoundError):
-                os.unlink(path)
-            sock.bind(path)
-        sock.listen(128)
-        sock.setblocking(False)
-    except BaseException:
-        sock.close()
-        raise
-    return sock
-
-
-def connect(folder: Path, name: str, timeout: float = 2.0) -> socket.socket:
-    """A connection to the socket in the folder; `OSError` where no process listens, and after `timeout` seconds: its queue may be full."""
-    sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    try:
-        # A nonblocking connect fails at once if the queue of the listener is full.
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("@ll", int(timeout), int(timeout % 1 * 1e6)))
-        with _short_path(folder, name) as path:
-            sock.connect(path)
-    except BaseException:
-        sock.close()
-        raise
-    return sock

@@ -11,8 +11,8 @@ import time
 from pathlib import Path
 
 from monarch.extension import python_command
-from monarch.fs._daemon import daemon_folder
-from monarch.fs._daemon.daemon_folder import SOCKET
+from monarch.extension.channel import connect, make_private
+from monarch.fs._daemon.daemon_folder import PRIVATE_HINT, SOCKET
 from monarch.fs.errors import FsError
 
 # Seconds for an interpreter to start and to import the daemon, on a loaded machine.
@@ -23,11 +23,11 @@ _VARIABLES = ("HOME", "LD_LIBRARY_PATH", "MONARCH_HOME", "PATH", "PYTHONHOME", "
 
 def reach_daemon(folder: Path) -> socket.socket:
     """A connection to the daemon of the folder. `FsError` where none can be started."""
-    daemon_folder.make_private(folder)
+    make_private(folder, PRIVATE_HINT)
     deadline = time.monotonic() + START_SECONDS
     while True:
         try:
-            return daemon_folder.connect(folder, SOCKET)
+            return connect(folder, SOCKET)
         except (FileNotFoundError, ConnectionRefusedError):
             pass
         except OSError as e:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 from typing import Any
 
+from monarch.extension.channel import Message
 from monarch.fs.errors import FsError, MountBusyError
 
 
@@ -26,6 +27,14 @@ def error_head(error: BaseException) -> dict[str, Any]:
             "code": None,
         }
     return {"kind": "fs", "reason": f"{type(error).__name__}: {error}", "path": "", "errno": errno.EIO, "hint": None, "code": None}
+
+
+def checked(answer: Message, path: str) -> Message:
+    """The answer; what the peer raised is raised. `path` is that of the error where the sender named none."""
+    error: dict[str, Any] | None = answer.head.get("error")
+    if error is not None:
+        raise error_of(error, path)
+    return answer
 
 
 def error_of(head: dict[str, Any], path: str) -> Exception:

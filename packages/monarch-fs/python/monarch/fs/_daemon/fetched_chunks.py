@@ -13,7 +13,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Generator
 from typing import Any
 
-from monarch.fs._daemon.socket_messages import Head, Message
+from monarch.extension.channel import Head, Message
 from monarch.fs._kernel.poll_loop import Waiter
 from monarch.fs._store.store import Store
 

@@ -24,12 +24,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
 
+from monarch.extension.channel import Channel, ChannelError, Head, Message
 from monarch.fs._daemon.error_message import error_head
 from monarch.fs._daemon.fetched_chunks import FetchedChunks
 from monarch.fs._daemon.mount_record import LINGER_SECONDS, STATE, TABLE, MountRecord, remove_made
 from monarch.fs._daemon.mounted_tree import MountedTree
 from monarch.fs._daemon.numbering import Change
-from monarch.fs._daemon.socket_messages import Channel, ChannelError, Head, Message
 from monarch.fs._daemon.tree_state import TreeState
 from monarch.fs._kernel import connection, poll_loop
 from monarch.fs._store.store import Store

@@ -21,11 +21,11 @@ from collections.abc import AsyncGenerator, Awaitable, Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
-from monarch.fs._daemon import daemon_folder
-from monarch.fs._daemon.async_channel import PeerGone
+from monarch.extension.channel import Head, Message, PeerGone, listen, make_private
+from monarch.fs._daemon.daemon_folder import PRIVATE_HINT
+from monarch.fs._daemon.error_message import checked
 from monarch.fs._daemon.mount_record import LINGER_SECONDS, SOCKET, STATE, TABLE, MountRecord, remove_made
 from monarch.fs._daemon.server_link import ServerLink, is_running
-from monarch.fs._daemon.socket_messages import Head, Message
 from monarch.fs._daemon.tree_state import StateError, TreeState
 from monarch.fs._kernel import connection
 from monarch.fs.errors import FsError, MountBusyError
@@ -169,7 +169,7 @@ class ServedMount:
                     link = self._link
                     if link is None:
                         raise FsError(f"the mount is made anew: {self.last_error}", path=self.target, errno=errno.EAGAIN)
-                    return await link.channel.request(head, blob, self.target)
+                    return checked(await link.channel.request(head, blob), self.target)
             except PeerGone:
                 self._linked.clear()
                 continue
@@ -208,7 +208,7 @@ class ServedMount:
 
     def _prepare_folder(self, record: MountRecord, table: bytes) -> None:
         shutil.rmtree(self.folder, ignore_errors=True)
-        daemon_folder.make_private(self.folder)
+        make_private(self.folder, PRIVATE_HINT)
         (self.folder / TABLE).write_bytes(table)
         record.save(self.folder)
 
@@ -220,7 +220,7 @@ class ServedMount:
         self._linked.clear()
         try:
             record.save(self.folder)
-            self._listener = daemon_folder.listen(self.folder, SOCKET)
+            self._listener = listen(self.folder, SOCKET)
             link = self._start(resumed=False)
             await _ready(link, self.target)
         except BaseException:

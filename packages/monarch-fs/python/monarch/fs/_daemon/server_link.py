@@ -12,10 +12,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 from monarch.extension import python_command
-from monarch.fs._daemon import daemon_folder
-from monarch.fs._daemon.async_channel import AsyncChannel
+from monarch.extension.channel import AsyncChannel, Channel, Message, connect
 from monarch.fs._daemon.mount_record import SOCKET
-from monarch.fs._daemon.socket_messages import Channel, Message
 
 _MAX_LOG_BYTES = 1 << 20
 # Seconds between two checks for a killed server that cannot end: there is no event for it.
@@ -38,7 +36,7 @@ class ServerLink:
         self.killed = False
         self._pidfd = -1
         self._closed = ""
-        sock = daemon_folder.connect(folder, SOCKET)
+        sock = connect(folder, SOCKET)
         self.channel = AsyncChannel(Channel(sock, takes_descriptors=True), self._message, self._channel_ended)
 
     @classmethod

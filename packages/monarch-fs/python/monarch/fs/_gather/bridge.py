@@ -27,7 +27,7 @@ from contextlib import suppress
 from typing import Any
 
 from monarch.extension import Request, python_command, serve
-from monarch.fs._daemon.socket_messages import Channel, ChannelError
+from monarch.extension.channel import Channel, ChannelError
 from monarch.fs._gather.bridge_request import MOUNT_NAME, BridgeRequest, Point
 from monarch.fs._gather.host_health import TICK_SECONDS, Action, HostHealth
 from monarch.fs._gather.host_request import LARGEST_ANSWER, REQUESTS, Answer, attr_from, decode, encode, peer_from

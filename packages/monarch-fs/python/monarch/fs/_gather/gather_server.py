@@ -18,7 +18,7 @@ import traceback
 from collections.abc import Callable
 from typing import Any, cast
 
-from monarch.fs._daemon.socket_messages import Channel, ChannelError
+from monarch.extension.channel import Channel, ChannelError
 from monarch.fs._gather.bridge_request import MOUNT_NAME
 from monarch.fs._gather.gathered_tree import GatheredTree
 from monarch.fs._gather.host_request import Answer, Body, decode, decode_changes, encode

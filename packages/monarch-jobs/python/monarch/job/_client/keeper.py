@@ -22,8 +22,9 @@ from collections.abc import Callable, Generator, Mapping
 from typing import Any, NamedTuple
 
 from monarch.extension import python_command
+from monarch.extension.channel import Channel, ChannelEnded, ChannelError
 from monarch.job._client import keeper_channel, kept_record
-from monarch.job._client.keeper_channel import SILENT, Channel, ChannelError
+from monarch.job._client.keeper_channel import SILENT, plain
 from monarch.job._files import credentials
 from monarch.job._machine import sessions
 from monarch.job.errors import KeeperError
@@ -142,9 +143,9 @@ class Keeper:
             channel, wait = None, 0.0  # the keeper has exceeded its time
         try:
             if channel is not None:
-                with contextlib.suppress(OSError, ChannelError):
+                with contextlib.suppress(OSError):
                     channel.send({"do": "end"})
-                    channel.receive(_END_SECONDS)
+                    channel.take(_END_SECONDS)
             pid = self._locked_by(time.monotonic() + (wait if channel is None else 1.0))
         finally:
             if channel is not None:
@@ -164,14 +165,14 @@ class Keeper:
                 return None
             channel = self._started()
         try:
-            channel.send(message)
-            answer = channel.receive(None)
-        except (OSError, ChannelError) as e:
+            channel.send(plain(message))
+            answer = channel.take().head
+        except ChannelEnded:
+            raise self._error("its keeper has ended before it answered", "") from None
+        except (OSError, ValueError) as e:
             raise self._error("its keeper cannot be asked", f"{type(e).__name__}: {e}") from e
         finally:
             channel.close()
-        if answer is None:
-            raise self._error("its keeper has ended before it answered", "")
         if "error" in answer:
             error: dict[str, Any] = answer["error"]
             raise KeeperError(error["text"], code=error.get("code"), hint=None, raised=error["type"])
@@ -184,20 +185,20 @@ class Keeper:
         """A connection to a keeper that is not about to end."""
         try:
             channel = keeper_channel.connect(self._folder, _GREETING_SECONDS)
-        except (OSError, ChannelError) as e:
+        except OSError as e:
             raise self._error("its keeper cannot be reached", f"{type(e).__name__}: {e}") from e
         if channel is None:
             return None
         try:
-            if channel.receive(_GREETING_SECONDS) is not None:
-                return channel
+            channel.take(_GREETING_SECONDS)
+            return channel
         except TimeoutError:
+            pid, _ = channel.peer()
             channel.close()
-            raise self._error(f"its keeper (pid {channel.pid}) does not answer", f"within {_GREETING_SECONDS:.0f} s") from None
-        except (OSError, ChannelError):
-            pass
-        channel.close()
-        return None
+            raise self._error(f"its keeper (pid {pid}) does not answer", f"within {_GREETING_SECONDS:.0f} s") from None
+        except ChannelError:
+            channel.close()
+            return None
 
     def _started(self) -> Channel:
         if self._launch is None:
@@ -225,8 +226,9 @@ class Keeper:
             channel = self._greeted()
             if channel is None:
                 return True
+            pid, _ = channel.peer()
             channel.close()
-            if channel.pid != answer["pid"]:
+            if pid != answer["pid"]:
                 return True  # another client was faster
             try:
                 self._spawn(launch, answer[SILENT])

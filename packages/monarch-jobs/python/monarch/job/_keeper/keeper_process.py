@@ -7,6 +7,7 @@ has lost hosts first checks that these hosts answer, and then asks that one to l
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import json
 import os
@@ -16,6 +17,7 @@ import threading
 import time
 from typing import TYPE_CHECKING, Any
 
+from monarch.extension.channel import ChannelEnded
 from monarch.job._client import keeper_channel
 from monarch.job._client.keeper import LOCK, LOG
 
@@ -107,9 +109,10 @@ def _ask_to_leave(folder: str) -> None:
     if channel is None:
         return
     try:
-        if channel.receive(_LEAVE_SECONDS) is not None:
+        with contextlib.suppress(ChannelEnded):
+            channel.take(_LEAVE_SECONDS)
             channel.send({"do": "leave"})
-            channel.receive(_LEAVE_SECONDS)
+            channel.take(_LEAVE_SECONDS)
     finally:
         channel.close()
 

@@ -16,8 +16,9 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
+from monarch.extension.channel import Channel, ChannelEnded, ChannelError, listen
 from monarch.job._client import keeper_channel
-from monarch.job._client.keeper_channel import SILENT, Channel, ChannelError
+from monarch.job._client.keeper_channel import SILENT, plain
 from monarch.job._keeper import bounded_log
 from monarch.job._keeper.idle_time import IdleTime
 from monarch.job._keeper.kept_job import LostHost
@@ -69,8 +70,7 @@ class KeeperServer:
         # Whether another keeper continues with the services.
         self._is_followed = False
         self._woken, self._wake = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
-        self._listener = keeper_channel.listen(folder)
-        self._listener.setblocking(False)
+        self._listener = listen(folder, keeper_channel.SOCKET)
 
     def end(self, why: str) -> None:
         """Makes `run` return; called from any thread."""
@@ -123,7 +123,6 @@ class KeeperServer:
             connection, _ = self._listener.accept()
         except OSError:
             return  # the client is gone already, or no descriptor is free
-        connection.setblocking(True)
         with self._lock:
             is_full = len(self._connections) >= _MOST_CONNECTIONS
         if is_full:
@@ -139,13 +138,14 @@ class KeeperServer:
         try:
             channel.check_peer()
             channel.send({"keeper": os.getpid()})
-            message = channel.receive(_REQUEST_SECONDS)
-            if message is None:
-                return
+            message = channel.take(_REQUEST_SECONDS).head
             is_end = message.get("do") == "end"
-            channel.send(self._done(message))
-        except (OSError, ChannelError) as e:
-            print(f"a client (pid {channel.pid}, uid {channel.uid}) is disconnected: {type(e).__name__}: {e}", flush=True)
+            channel.send(plain(self._done(message)))
+        except ChannelEnded:
+            pass  # the client only looks whether a keeper runs, or has left
+        except (OSError, ValueError) as e:
+            pid, uid = channel.peer()
+            print(f"a client (pid {pid}, uid {uid}) is disconnected: {type(e).__name__}: {e}", flush=True)
         finally:
             with self._lock:
                 self._connections.discard(channel)

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import atexit
 import importlib.util
-import json
 import os
 import re
-import select
 import shutil
+import socket
 import subprocess
 import sys
 import tempfile
@@ -17,6 +16,7 @@ import time
 from typing import IO, Any
 
 from monarch.extension import setting
+from monarch.extension.channel import CHANNEL_FILE, Channel, ChannelEnded
 from monarch.job._machine.commands import time_left
 from monarch.job.errors import BackendMissingError, JobError
 from monarch.job.skypilot import sky_process
@@ -76,6 +76,7 @@ class SkyProcess:
         self._python = python
         self._lock = threading.Lock()
         self._process: subprocess.Popen[bytes] | None = None
+        self._channel: Channel | None = None
         self._errors: IO[bytes] | None = None
         self._is_checked = False
         atexit.register(self.close)
@@ -94,63 +95,52 @@ class SkyProcess:
             self._end()
 
     def _asked(self, name: str, arguments: dict[str, Any], title: str, end: float) -> Any:
-        process = self._started(title)
-        assert process.stdin is not None and process.stdout is not None
+        channel = self._started(title)
         try:
-            process.stdin.write(json.dumps({"do": name, "with": arguments}).encode() + b"\n")
-            process.stdin.flush()
-            line = self._line(process, end)
-        except BrokenPipeError:
-            line = b""
+            channel.send({"do": name, "with": arguments})
+            answer = channel.take(max(end - time.monotonic(), 0.0)).head
+        except TimeoutError:
+            words = self._words()
+            self._end()
+            raise SkyPilotError(f"SkyPilot has not answered '{name}' in time", title=title, cause=words, kind="TimeoutError") from None
+        except ChannelEnded:
+            words = self._words()
+            self._end()
+            raise SkyPilotError(f"{self._python}, which drives SkyPilot, has ended", title=title, cause=words, kind="EOFError") from None
         except BaseException:  # Ctrl-C: an answer that comes later would be taken for the next one's
             self._end()
             raise
-        if line is None:
-            words = self._words()
-            self._end()
-            raise SkyPilotError(f"SkyPilot has not answered '{name}' in time", title=title, cause=words, kind="TimeoutError")
-        if not line.endswith(b"\n"):
-            words = self._words()
-            self._end()
-            raise SkyPilotError(f"{self._python}, which drives SkyPilot, has ended", title=title, cause=words, kind="EOFError")
-        answer: dict[str, Any] = json.loads(line)
         if "error" not in answer:
             return answer["ok"]
         if answer["kind"] in ("ModuleNotFoundError", "ImportError") and name == "version":
             raise BackendMissingError(f"{self._python} has no SkyPilot: {answer['error']}", title=title, hint=INSTALL)
         raise SkyPilotError(f"SkyPilot: {answer['kind']}", title=title, cause=answer["error"], kind=answer["kind"])
 
-    def _started(self, title: str) -> subprocess.Popen[bytes]:
-        if self._process is not None and self._process.poll() is None:
-            return self._process
+    def _started(self, title: str) -> Channel:
+        if self._channel is not None and self._process is not None and self._process.poll() is None:
+            return self._channel
         self._end()
         # Settings of this interpreter are not meant for the other one; no other program receives the secrets of a job.
         env = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "MONARCH_", "PYTEST_"))}
         self._errors = tempfile.TemporaryFile()
-        argv = [self._python, "-u", sky_process.__file__]
+        ours, theirs = socket.socketpair()
+        self._channel = Channel(ours)
+        argv = [self._python, "-u", sky_process.__file__, str(theirs.fileno()), CHANNEL_FILE]
         try:
-            self._process = subprocess.Popen(
-                argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._errors, env=env, start_new_session=True
-            )
+            with theirs:
+                self._process = subprocess.Popen(
+                    argv,
+                    stdin=subprocess.DEVNULL,
+                    stdout=self._errors,
+                    stderr=self._errors,
+                    env=env,
+                    pass_fds=[theirs.fileno()],
+                    start_new_session=True,
+                )
         except OSError as error:
             self._end()
             raise BackendMissingError(f"{self._python} cannot be started: {error}", title=title, hint=INSTALL) from None
-        return self._process
-
-    def _line(self, process: subprocess.Popen[bytes], end: float) -> bytes | None:
-        """None where the time is over before there is a whole line."""
-        assert process.stdout is not None
-        descriptor = process.stdout.fileno()
-        found = b""
-        while not found.endswith(b"\n"):
-            ready, _, _ = select.select([descriptor], [], [], max(end - time.monotonic(), 0))
-            if not ready:
-                return None
-            part = os.read(descriptor, 1 << 16)
-            if not part:
-                break
-            found += part
-        return found
+        return self._channel
 
     def _words(self) -> str:
         """The end of what SkyPilot has printed."""
@@ -163,8 +153,11 @@ class SkyProcess:
     def _end(self) -> None:
         process, self._process = self._process, None
         if process is not None:
-            with process:  # closes its pipes
-                process.kill()
+            process.kill()
+            process.wait()
+        if self._channel is not None:
+            self._channel.close()
+            self._channel = None
         if self._errors is not None:
             self._errors.close()
             self._errors = None

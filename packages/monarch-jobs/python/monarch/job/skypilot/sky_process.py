@@ -1,17 +1,18 @@
-"""The program that drives SkyPilot, for any interpreter that has it: nothing of Monarch is imported here.
+"""The program that drives SkyPilot, for any interpreter that has it: nothing of Monarch is imported here by its name.
 
-A line of JSON on standard input is a request: {"do": NAME, "with": {...}}; each has one line as its answer on standard output, {"ok": ...}
-or {"error": TEXT, "kind": CLASS}. The output of SkyPilot goes to standard error. The process ends with its input.
+Its arguments: SOCKET, and the file of the module of channels. A request is {"do": NAME, "with": {...}}; each has one answer, {"ok": ...} or
+{"error": TEXT, "kind": CLASS}. The output of SkyPilot goes to standard error. The process ends with its client.
 """
 
 from __future__ import annotations
 
 import importlib
+import importlib.util
 import io
-import json
 import os
 import re
 import signal
+import socket
 import sys
 from typing import Any
 
@@ -132,20 +133,33 @@ def _words(error: BaseException) -> str:
     return f"{text}\n{cause}" if cause is not None and str(cause) and str(cause) not in text else text
 
 
+def _loaded(file: str) -> Any:
+    """The module of this file: the standard library is all that it imports."""
+    spec = importlib.util.spec_from_file_location("monarch_channel", file)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
 def main() -> None:
     # A caller in the background may ignore this signal, and SkyPilot's children would inherit that.
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
-    os.dup2(2, 1)
+    descriptor, file = sys.argv[1:]
+    os.set_inheritable(int(descriptor), False)
+    channels = _loaded(file)
+    channel = channels.Channel(socket.socket(fileno=int(descriptor)))
     sky = Sky()
-    for line in sys.stdin:
-        asked = json.loads(line)
+    while True:
+        try:
+            asked = channel.take().head
+        except channels.ChannelError:  # the client has ended
+            return
         try:
             answer: dict[str, Any] = {"ok": getattr(sky, asked["do"])(**asked["with"])}
         except (Exception, SystemExit) as error:
             answer = {"error": _words(error), "kind": type(error).__name__}
-        answers.write(json.dumps(answer) + "\n")
-        answers.flush()
+        channel.send(answer)
 
 
 if __name__ == "__main__":

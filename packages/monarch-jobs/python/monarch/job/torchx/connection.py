@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import socket
 import tempfile
 import threading
-import time
 from typing import IO, TYPE_CHECKING, Any
 
 from monarch.extension import python_command
+from monarch.extension.channel import Channel, ChannelEnded, ChannelError
 from monarch.job._machine import sessions
 from monarch.job._machine.commands import time_left
 from monarch.job.errors import JobError, SubmitError
@@ -34,18 +33,17 @@ class Connection:
         self._log = log
         self._logged = os.path.getsize(log) if os.path.exists(log) else 0
         ours, theirs = socket.socketpair()
-        self._socket = ours
+        self._channel = Channel(ours)
         # The output file, open and without a name.
         self.printed: IO[bytes] | None = None
-        self._rest = b""
         with theirs:
             argv = python_command(_MODULE, str(theirs.fileno()), scheduler)
             self.session: Session = sessions.start(argv, sessions.inherited(), mark, log, log, [theirs.fileno()], directory)
 
     def __del__(self) -> None:
         # Interrupted before the connection was returned: the process ends with the socket.
-        if "_socket" in self.__dict__:
-            self._socket.close()
+        if "_channel" in self.__dict__:
+            self._channel.close()
 
     def request(self, what: str, timeout: float = REQUEST_TIMEOUT_S, **arguments: Any) -> Any:
         """The answer; `SubmitError` with TorchX's words where it refuses, `JobError` where it gives none within `timeout` seconds."""
@@ -54,21 +52,21 @@ class Connection:
 
     def send(self, what: str, **arguments: Any) -> None:
         """A request whose answer is read later."""
-        with contextlib.suppress(ConnectionError):  # then the answer is missing
-            self._socket.sendall(json.dumps({"what": what, **arguments}).encode() + b"\n")
+        with contextlib.suppress(ChannelError):  # then the answer is missing
+            self._channel.send({"what": what, **arguments})
 
     def answer(self, what: str, timeout: float) -> Any:
         """The answer to the request that was sent last."""
-        line = self._line(timeout)
-        if line is None:
+        try:
+            answer = self._channel.take(time_left(timeout)).head
+        except TimeoutError:
             raise JobError(
                 f"the scheduler '{self._scheduler}' of TorchX has not answered within {timeout:g} s ({what})",
                 title=self.title,
                 cause=self._words(),
-            )
-        if not line:
-            raise JobError(f"the process of TorchX ended ({what})", title=self.title, cause=self._words())
-        answer: dict[str, Any] = json.loads(line)
+            ) from None
+        except ChannelEnded:
+            raise JobError(f"the process of TorchX ended ({what})", title=self.title, cause=self._words()) from None
         if "error" not in answer:
             return answer["answer"]
         text, command = answer["error"], answer.get("command")
@@ -81,23 +79,6 @@ class Connection:
             exit_code=answer.get("exit_code"),
         )
 
-    def _line(self, timeout: float) -> bytes | None:
-        """A line; None after `timeout` seconds, and nothing at the end of the process."""
-        end = time.monotonic() + time_left(timeout)
-        while b"\n" not in self._rest:
-            self._socket.settimeout(max(end - time.monotonic(), 0.001))
-            try:
-                data = self._socket.recv(1 << 16)
-            except TimeoutError:
-                return None
-            except ConnectionError:
-                return b""
-            if not data:
-                return b""
-            self._rest += data
-        line, _, self._rest = self._rest.partition(b"\n")
-        return line
-
     def _words(self) -> str:
         """The last of what the process has printed."""
         try:
@@ -109,11 +90,11 @@ class Connection:
 
     def leave(self) -> None:
         """The process goes on by itself where it holds the application, and ends otherwise."""
-        self._socket.close()
+        self._channel.close()
 
     def end(self) -> list[int]:
         """Ends the process, and the application where it holds that; gives the pids that do not end."""
-        self._socket.close()
+        self._channel.close()
         return sessions.end([self.session], self._mark, is_everywhere=True)
 
 

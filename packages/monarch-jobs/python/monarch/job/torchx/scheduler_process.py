@@ -1,4 +1,4 @@
-"""The process in which TorchX runs. Its arguments: SOCKET SCHEDULER. Each request is a line of JSON.
+"""The process in which TorchX runs. Its arguments: SOCKET SCHEDULER. The socket is a channel.
 
 TorchX is kept out of the client: its local scheduler takes over the handlers of signals, and ends what it has started when the process
 ends; clients of schedulers may hang, and are then ended with this process. It ends at the end of its input, except where the scheduler has
@@ -24,6 +24,7 @@ from torchx.schedulers import get_scheduler_factories  # pyright: ignore[reportM
 from torchx.schedulers.local_scheduler import LocalScheduler  # pyright: ignore[reportMissingTypeStubs]
 from torchx.specs import NONE, AppStatus, is_terminal  # pyright: ignore[reportMissingTypeStubs]
 
+from monarch.extension.channel import Channel, ChannelError
 from monarch.job.torchx.application import from_json
 
 if TYPE_CHECKING:
@@ -140,30 +141,27 @@ def as_json(status: AppStatus) -> dict[str, Any]:
     }
 
 
-def serve(requests: socket.socket, process: SchedulerProcess) -> None:
+def serve(requests: Channel, process: SchedulerProcess) -> None:
     """Answers until the end of the input: `{"answer": ...}`, or `{"error": text, "command": ..., "exit_code": ...}`."""
     actions = {"submit": process.submit, "describe": process.describe, "cancel": process.cancel, "logs": process.logs}
     # A signal that comes just before a read interrupts nothing. The interpreter writes into the pipe at once.
     signalled, wake = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
     signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
-    with requests.makefile("rb") as lines:
-        while True:
-            # One request at a time: the client waits for its answer.
-            ready, _, _ = select.select([requests, signalled], [], [])
-            if signalled in ready:
-                os.read(signalled, 64)
-                continue
-            if not (line := lines.readline()):
-                return
-            request: dict[str, Any] = json.loads(line)
-            try:
-                answer = {"answer": actions[request.pop("what")](**request)}
-            except subprocess.CalledProcessError as e:
-                command = e.cmd if isinstance(e.cmd, str) else " ".join(map(str, e.cmd))
-                answer = {"error": str(e), "command": command, "exit_code": e.returncode}
-            except Exception as e:
-                answer = {"error": f"{type(e).__name__}: {e}" if not isinstance(e, ValueError) else str(e)}
-            requests.sendall(json.dumps(answer).encode() + b"\n")
+    while True:
+        # One request at a time: the client waits for its answer.
+        ready, _, _ = select.select([requests, signalled], [], [])
+        if signalled in ready:
+            os.read(signalled, 64)
+            continue
+        request = requests.take().head
+        try:
+            answer = {"answer": actions[request.pop("what")](**request)}
+        except subprocess.CalledProcessError as e:
+            command = e.cmd if isinstance(e.cmd, str) else " ".join(map(str, e.cmd))
+            answer = {"error": str(e), "command": command, "exit_code": e.returncode}
+        except Exception as e:
+            answer = {"error": f"{type(e).__name__}: {e}" if not isinstance(e, ValueError) else str(e)}
+        requests.send(answer)
 
 
 def _handle_signals() -> None:
@@ -180,7 +178,7 @@ def main() -> None:
     descriptor, scheduler = sys.argv[1:]
     process = SchedulerProcess(scheduler)
     try:
-        with socket.socket(fileno=int(descriptor)) as requests:
+        with contextlib.closing(Channel(socket.socket(fileno=int(descriptor)))) as requests:
             serve(requests, process)
     except _Ended:
         # `hold` has not begun: started applications are ended all the same.
@@ -188,6 +186,6 @@ def main() -> None:
         if process.handle is not None:
             process.cancel(process.handle)
         sys.exit(1)
-    except ConnectionError:
-        pass  # the client has gone in between
+    except ChannelError:
+        pass  # the client has gone
     process.hold()

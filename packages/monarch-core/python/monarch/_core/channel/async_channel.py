@@ -1,15 +1,21 @@
-"""A channel on the event loop of the daemon: requests with answers in both directions, and one end that is noticed once."""
+"""A channel on an event loop: requests with answers in both directions, and one end that is noticed once.
+
+A request is a message with a number in the field `call`; the message whose field `op` is `answer`, with the same number, is its answer.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import itertools
 import os
-from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING
 
-from monarch.fs._daemon.error_message import error_of
-from monarch.fs._daemon.socket_messages import Channel, ChannelError, Head, Message
+from monarch._core.channel.channel import Channel, ChannelError, Message
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from monarch._core.channel.channel import Head
 
 
 class PeerGone(ConnectionError):
@@ -17,7 +23,30 @@ class PeerGone(ConnectionError):
 
 
 class AsyncChannel:
-    """Reads as soon as it is made. `on_message` gets what is no answer; `on_end` the reason, once."""
+    """Reads as soon as it is made, on the running loop.
+
+    Args:
+        channel: the connection; this object owns it.
+        on_message: gets each message that is no answer.
+        on_end: gets the reason of the end, once.
+
+    ```python
+    import asyncio
+    import socket
+
+    from monarch.extension.channel import AsyncChannel, Channel
+
+    async def main() -> None:
+        ours, theirs = socket.socketpair()
+        server = AsyncChannel(Channel(theirs), lambda m: server.answer(m, {"sum": sum(m.head["numbers"])}), print)
+        client = AsyncChannel(Channel(ours), print, lambda reason: None)
+        message = await client.request({"numbers": [1, 2]})
+        assert message.head["sum"] == 3
+        client.end("done")
+
+    asyncio.run(main())
+    ```
+    """
 
     def __init__(self, channel: Channel, on_message: Callable[[Message], None], on_end: Callable[[str], None]) -> None:
         self._channel, self._on_message, self._on_end = channel, on_message, on_end
@@ -40,24 +69,24 @@ class AsyncChannel:
         if not self._writing:
             self._writable()
 
-    async def request(self, head: Head, blob: bytes = b"", path: str = "") -> Message:
-        """The answer; what the peer raised is raised, and `PeerGone` when the peer ends first."""
+    def answer(self, request: Message, head: Head, blob: bytes = b"") -> None:
+        """Answers a request of the peer."""
+        self.send({"op": "answer", "call": request.head.get("call"), **head}, blob)
+
+    async def request(self, head: Head, blob: bytes = b"") -> Message:
+        """The answer; `PeerGone` when the peer ends first. A cancelled request's answer is dropped."""
         if not self.open:
             raise PeerGone("the connection has ended")
         number = next(self._numbers)
         future = self._calls[number] = self._loop.create_future()
         try:
             self.send(head | {"call": number}, blob)
-            message = await future
+            return await future
         finally:
             self._calls.pop(number, None)
-        error: dict[str, Any] | None = message.head.get("error")
-        if error is not None:
-            raise error_of(error, path)
-        return message
 
     def end(self, reason: str) -> None:
-        """Closes; calls under way fail."""
+        """Closes; calls under way fail with `reason`."""
         if not self.open:
             return
         self.open = False

@@ -1,0 +1,1 @@
+"""Messages between a process and a helper process on the same machine."""
