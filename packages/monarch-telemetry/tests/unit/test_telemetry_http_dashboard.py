@@ -185,7 +185,10 @@ def test_client_and_runtime_are_not_of_the_program() -> None:
         job[name] = [pa.RecordBatch.from_pylist(its, schema=job[name][0].schema)]
     engine = OneHost(job)
     found = get("summary", engine=engine)
-    assert found["hierarchy_counts"]["actor_meshes"] == 4
+    # The mesh of the program's client is no actor mesh, and neither is a mesh of the runtime.
+    before = get("summary")
+    assert found["mesh_counts"]["total"] == before["mesh_counts"]["total"] + 1
+    assert found["hierarchy_counts"] == before["hierarchy_counts"]
     assert found["actor_counts"]["by_status"]["Client"] == 1
     shown = {node["entity_id"] for node in get("dag?hide_system=true", engine=engine)["nodes"]}
     assert "61" in shown and "62" not in shown

@@ -14,14 +14,12 @@ from monarch.telemetry._http import dashboard_models as models
 from monarch.telemetry._http.calls import Call, Handler, Reply
 from monarch.telemetry._http.json_parts import batches, document, reply
 from monarch.telemetry._http.placement import placed
-from monarch.telemetry._http.statements import ACTORS, RUNTIME, in_last_snapshot
+from monarch.telemetry._http.statements import ACTORS, RUNTIME, SERVICES, in_last_snapshot
 
 MOST_NODES, MOST_EDGES = 20_000, 20_000
 Row = dict[str, Any]
 # The status of a mesh is the worst status of its members.
 _ORDER = ("failed", "stopped", "stopping", "unknown", "initializing", "created", "processing", "client", "idle")
-# Meshes of procs in which only the runtime has actors.
-_SERVICES = f"SELECT parent_mesh_id FROM meshes WHERE parent_mesh_id IS NOT NULL GROUP BY parent_mesh_id HAVING bool_and(class {RUNTIME})"
 _TIERS = {"Host": "host_mesh", "Proc": "proc_mesh"}
 
 
@@ -46,8 +44,8 @@ def dag(call: Call) -> Reply:
     """`GET /api/dag`."""
     by_mesh = call.parameters.get("mode", "actor") == "mesh"
     hide = call.parameters.get("hide_system", False)
-    shown = f" WHERE NOT class {RUNTIME} AND id NOT IN ({_SERVICES})" if hide else ""
-    used = f" WHERE mesh_id NOT IN ({_SERVICES})" if hide else ""
+    shown = f" WHERE NOT class {RUNTIME} AND id NOT IN ({SERVICES})" if hide else ""
+    used = f" WHERE mesh_id NOT IN ({SERVICES})" if hide else ""
     hidden = " WHERE NOT is_system" if hide else ""
     meshes, actors, hosts, procs, pairs, looked = call.at_once(
         f"SELECT id, class, given_name, parent_mesh_id, parent_view_json FROM meshes{shown} ORDER BY timestamp_us, id",

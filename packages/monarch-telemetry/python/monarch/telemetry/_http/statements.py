@@ -21,6 +21,8 @@ SNAPSHOT_STATUS = f"(SELECT n.node_id, n.actor_status, n.is_system, n.actor_type
 UNKNOWN, CLIENT = "Unknown", "Client"
 # The classes of actors of the runtime.
 RUNTIME = "LIKE 'monarch.%'"
+# Meshes of procs in which only the runtime has actors.
+SERVICES = f"SELECT parent_mesh_id FROM meshes WHERE parent_mesh_id IS NOT NULL GROUP BY parent_mesh_id HAVING bool_and(class {RUNTIME})"
 
 # All actors with their last status. Columns after those of the table: latest_status, status_timestamp_us, status_reason, is_system,
 # mesh_name, mesh_class.

@@ -8,7 +8,7 @@ from typing import Any
 from monarch.telemetry._http import dashboard_models as models
 from monarch.telemetry._http.calls import Call, Handler
 from monarch.telemetry._http.problems import Problem
-from monarch.telemetry._http.statements import ACTORS, CLIENT
+from monarch.telemetry._http.statements import ACTORS, CLIENT, RUNTIME, SERVICES
 
 # The health of an actor by its status, from 0 to 100. Any other status is a transition.
 _HEALTH = {"idle": 100, "processing": 80, "client": 50, "unknown": 50, "stopped": 20, "failed": 0}
@@ -49,13 +49,14 @@ def _lifecycle(rows: list[dict[str, Any]]) -> tuple[models.Lifecycle, int]:
 
 
 def summary(call: Call) -> models.SummaryAnswer:
-    """`GET /api/summary`."""
+    """`GET /api/summary`. The meshes of the runtime's own actors are not counted."""
     meshes, actors, statuses, endpoints, actor_events, received_ones = (
         table.to_pylist()
         for table in call.at_once(
             "SELECT count(*) AS total, sum(CASE WHEN class = 'Host' THEN 1 ELSE 0 END) AS hosts,"
             " sum(CASE WHEN class = 'Proc' THEN 1 ELSE 0 END) AS procs,"
-            f" sum(CASE WHEN class = '{CLIENT}' THEN 1 ELSE 0 END) AS clients FROM meshes",
+            f" sum(CASE WHEN class = '{CLIENT}' THEN 1 ELSE 0 END) AS clients FROM meshes"
+            f" WHERE NOT class {RUNTIME} AND id NOT IN ({SERVICES})",
             f"SELECT latest_status, count(*) AS actors FROM ({ACTORS}) GROUP BY latest_status ORDER BY latest_status",
             _EVENTS,
             _BY_ENDPOINT,
