@@ -5,17 +5,20 @@ from __future__ import annotations
 import json
 import os
 import signal
+import sys
 from typing import Any
 
 import click
 
 from monarch._core.hosts.trust import Given
 from monarch._core.process.signal_thread import SignalThread
+from monarch._core.process.title import set_title
 from monarch._core.start.worker import WorkerLoop
 
 
 def run(listen: str, secret_file: str | None, insecure: bool, publish: str | None, port_tries: int, idle_timeout: float | None) -> int:
     """Serves until a client shuts the host down, no client was attached for `idle_timeout` seconds, SIGTERM or Ctrl-C."""
+    set_title("monarch", *sys.argv[1:])
     try:
         loop = WorkerLoop(listen, Given(secret_file, None, None, insecure), port_tries)
     except (ValueError, OSError) as e:

@@ -143,6 +143,7 @@ def run(body: bytes, link: int, forked: bool = True) -> int:
     from monarch._core.process.log_directory import directory_of_host
     from monarch._core.process.mesh_info import MeshInfo
     from monarch._core.process.process import LocalProcess
+    from monarch._core.process.title import set_title
     from monarch._core.shape.shape import Extent
     from monarch._core.start.housekeeping import Housekeeping
 
@@ -151,6 +152,8 @@ def run(body: bytes, link: int, forked: bool = True) -> int:
     config.apply_pushed(setup["config"])
     native = NativeProcess.proc(uid, agent, link, recorder.wanted())
     state, _, _ = setup["mesh"]
+    if forked:
+        set_title("monarch-proc", state[1], str(rank))
     process = LocalProcess(native, setup["host"] or host_name(), state[1])
     process.peers.job = setup["job"]
     # Every process may send to the client, and the owner waits for a message from this process.

@@ -18,6 +18,7 @@ import sys
 from monarch._core._native import set_parent_death_signal, thread_limit
 from monarch._core.hosts.bootstrap_command import default_arguments as proc_arguments
 from monarch._core.hosts.bootstrap_command import environment_arguments
+from monarch._core.process.title import set_title
 from monarch._core.process.workspace_variables import BELOW
 from monarch._core.start import proc_main
 from monarch._core.sync import path as workspace_path
@@ -274,6 +275,7 @@ def main() -> None:
     null = os.open(os.devnull, os.O_RDONLY)
     os.dup2(null, 0)
     os.close(null)
+    set_title("monarch-zygote")
     proc_main.preload()
     freeze()
     child = Zygote(sock).serve()
