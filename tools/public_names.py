@@ -13,6 +13,8 @@ import types
 from collections.abc import Iterator
 from typing import Any
 
+from monarch.actor import EndpointProperty
+
 _ADDRESS = re.compile(r" at 0x[0-9a-f]+")
 _PLAIN_BASES = (object, enum.Enum, tuple)
 
@@ -71,7 +73,8 @@ def _member(cls: type, name: str, value: Any) -> str:
             annotation = vars(cls).get("__annotations__", {}).get(name)
         settable = "" if not isinstance(value, property) or value.fset is None else " (settable)"
         return f"attribute {name}{f': {_text(annotation)}' if annotation is not None else ''}{settable}"
-    if callable(value):
+    # An endpoint is called by the adverbs of a handle; its own call is an error.
+    if callable(value) and not isinstance(value, EndpointProperty):
         return f"{_kind(value)} {name}{signature(value)}"
     annotation = vars(cls).get("__annotations__", {}).get(name)
     return f"attribute {name}{f': {_text(annotation)}' if annotation is not None else ''}"

@@ -107,7 +107,7 @@ mod _native {
         #[pymodule_export]
         use crate::system_event::{
             ActorFailed, CallAbandoned, HostAudit, HostShutdown, JobEnded, LaunchProc, ProcUnresponsive, ProcsEnded, RootLost, SpawnActor,
-            StacksWanted, StopProc, SystemRequest,
+            StacksWanted, StopProc, SystemRequest, UnreadError,
         };
     }
 

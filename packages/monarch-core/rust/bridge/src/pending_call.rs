@@ -48,6 +48,14 @@ impl PendingCall {
         PendingCall { node: node.clone(), inner, port: Some(port) }
     }
 
+    /// An outcome for the user, who reads an error with it.
+    fn read(&self, outcome: Arc<Outcome>) -> Result {
+        if outcome.status == Status::Error {
+            self.inner.error_read.store(true, Ordering::Release);
+        }
+        Result(outcome)
+    }
+
     /// Abandons a receive whose item was not read.
     fn leave_port(&self) {
         if let Some(mailbox) = &self.port {
@@ -103,7 +111,7 @@ impl PendingCall {
 
     /// The error that ended the call; `None` if no error did.
     fn error(&self) -> Option<Result> {
-        self.inner.error().map(Result)
+        self.inner.error().map(|o| self.read(o))
     }
 
     /// The answer of a rank.
@@ -111,7 +119,7 @@ impl PendingCall {
         if self.port.is_some() {
             self.inner.retrieved.store(true, Ordering::Release);
         }
-        self.inner.outcome(rank).map(Result)
+        self.inner.outcome(rank).map(|o| self.read(o))
     }
 
     /// Abandons a receive: an item that has arrived and was not read goes to the next receive.
@@ -121,12 +129,12 @@ impl PendingCall {
 
     /// The answers of all ranks.
     fn results(&self) -> Vec<Option<Result>> {
-        self.inner.outcomes().into_iter().map(|o| o.map(Result)).collect()
+        self.inner.outcomes().into_iter().map(|o| o.map(|o| self.read(o))).collect()
     }
 
     /// The i-th answer of a stream.
     fn arrival(&self, index: usize) -> Option<Result> {
-        self.inner.arrival(index).map(Result)
+        self.inner.arrival(index).map(|o| self.read(o))
     }
 
     /// The value of a call to one rank, in one step; `None` if it is an error or has not arrived.

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use pyo3::exceptions::PyOSError;
 use pyo3::prelude::*;
+use pyo3::types::PyBytes;
 use runtime::agent::AgentOptions;
 use runtime::agent::process_table::Requester;
 use runtime::agent::simulated::Launcher;
@@ -19,6 +20,7 @@ use wire::control::ProcPlan;
 use wire::{CallId, Control, MailboxId, ProcUid, Status};
 
 use crate::bulk::exchange::PartExchange;
+use crate::bytes::raw;
 use crate::fork;
 use crate::gil::{self, Gil};
 use crate::pending_call::{PendingCall, mode};
@@ -375,6 +377,11 @@ impl Process {
     /// The ranks that the call with this id waits for; empty if it is done or dropped.
     fn unanswered(&self, slot: u64) -> Vec<u32> {
         self.node.calls.unanswered(CallId(slot))
+    }
+
+    /// The packed errors of endpoints whose calls are held and were not read; each is returned once.
+    fn take_unread_errors<'py>(&self, py: Python<'py>) -> PyResult<Vec<Bound<'py, PyBytes>>> {
+        self.node.calls.take_unread_errors().iter().map(|answer| raw(py, &answer.parts)).collect()
     }
 
     /// Sends a request to this process's own housekeeping thread after `delay` seconds.

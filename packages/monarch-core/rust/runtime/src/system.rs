@@ -14,6 +14,7 @@ use wire::cursor::{Cursor, DecodeError};
 use wire::exit::ProcEnd;
 use wire::{CallId, MailboxId, ProcUid};
 
+use crate::calls::pending_call::Outcome;
 use crate::supervision::Member;
 
 /// An event for the audit log, such as a join or a refused connection.
@@ -57,6 +58,10 @@ pub enum SystemEvent {
     /// A failed call was dropped before its failure was seen.
     Abandoned {
         mesh: MailboxId,
+    },
+    /// A call that had ended with the error of an endpoint was dropped before the error was read, or the error came later.
+    UnreadError {
+        answer: Arc<Outcome>,
     },
     /// The agent checks whether Python runs in this process.
     Ping {

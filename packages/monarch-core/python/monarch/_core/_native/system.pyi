@@ -22,6 +22,7 @@ __all__ = [
     "StacksWanted",
     "StopProc",
     "SystemRequest",
+    "UnreadError",
 ]
 
 # ---- process_end.rs
@@ -147,6 +148,13 @@ class CallAbandoned:
 
     @property
     def mesh(self) -> int: ...
+
+@final
+class UnreadError:
+    """An error of an endpoint that no thread has read; `answer` is the packed error."""
+
+    @property
+    def answer(self) -> bytes: ...
 
 @final
 class RootLost:

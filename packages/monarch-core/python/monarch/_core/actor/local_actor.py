@@ -286,7 +286,7 @@ class LocalActor:
         is_answered = call.wants_reply and not (call.flags & EXPLICIT_PORT and stage == "call")
         # If the actor has failed meanwhile, the outcome of its endpoint is dropped.
         if is_answered and isinstance(exc, Exception) and self.failure is None:
-            call.reply_error(ERROR, pack_error(exc, self.display, self.process.pid, self.process.host))
+            call.reply_error(ERROR, pack_error(exc, self.display, self.process.pid, self.process.host, call.method))
             return False
         self.fail_raised(exc)
         if call.wants_reply and self.failure is not None:

@@ -42,6 +42,8 @@ if TYPE_CHECKING:
 
 # The hook for messages that come back.
 UNDELIVERABLE = "_handle_undeliverable_message"
+# The ways to call an endpoint of a handle.
+_ADVERBS = frozenset({"broadcast", "call", "call_one", "choose", "rref", "stream"})
 # Public attributes of a handle: no endpoint may have one of these names.
 HANDLE_ATTRIBUTES = frozenset({"slice", "split", "flatten", "rename", "size", "sizes", "extent", "stop", "initialized"})
 
@@ -89,6 +91,23 @@ class EndpointProperty:
 
     def __repr__(self) -> str:
         return f"<endpoint {getattr(self._method, '__qualname__', self._method)}>"
+
+    def _refusal(self) -> str:
+        name = getattr(self._method, "__qualname__", None) or repr(self._method)
+        method = name.rpartition(".")[2]
+        return (
+            f"{name} is an endpoint, and this object is no handle of spawned actors\n"
+            f"  hint: spawn the class, as in `actors = procs.spawn(NAME, CLASS)`, and call `actors.{method}.call(...)`; "
+            "code that actors and other callers share goes into a method without @endpoint"
+        )
+
+    def __call__(self, /, *_: Any, **__: Any) -> NoReturn:
+        raise TypeError(self._refusal())
+
+    def __getattr__(self, name: str) -> NoReturn:
+        # The adverbs of an endpoint, as in `actor.method.call(...)`.
+        # A private name may be a slot of an instance that is being unpickled, which has no text yet.
+        raise AttributeError(self._refusal() if name in _ADVERBS else name if name[:1] == "_" else f"{self!r} has no attribute {name!r}")
 
 
 class NotAnEndpoint:

@@ -19,11 +19,11 @@ if TYPE_CHECKING:
     from monarch._core.process.process import LocalProcess
 
 
-def pack_error(exc: BaseException, display: str, pid: int, host: str) -> bytes:
-    """Packs an exception as the body of an answer."""
+def pack_error(exc: BaseException, display: str, pid: int, host: str, method: str = "") -> bytes:
+    """Packs an exception as the body of an answer. `method` is the endpoint that raised it."""
     from monarch._core.pickle.remote_exception import pack_exception
 
-    return marshal.dumps((pack_exception(exc), display, pid, host))
+    return marshal.dumps((pack_exception(exc), display, pid, host, method))
 
 
 def pack_plain_error(exc: BaseException) -> bytes:
@@ -44,8 +44,20 @@ def endpoint_error(result: Result, mesh: str, method: str) -> BaseException:
 
 
 def actor_error(result: Result, mesh: str, method: str) -> ActorError:
-    packed, display, pid, host = marshal.loads(result.raw())
+    packed, display, pid, host, _ = marshal.loads(result.raw())
     return received_actor_error(packed, actor_call_failed(mesh, method), display, pid, host)
+
+
+def report_unread(answer: bytes) -> None:
+    """Writes a line about the exception of an endpoint that the caller has not looked at."""
+    from monarch._core.errors.complaint import complain
+    from monarch._core.errors.text import never_retrieved
+
+    packed, *origin = marshal.loads(answer)
+    # Exceptions of ports, bootstraps and requests of the runtime name no endpoint: no future of a call has them.
+    if origin and origin[-1]:
+        display, pid, host, method = origin
+        complain(never_retrieved(f"{display}.{method}()", packed[0], packed[1], pid, host))
 
 
 def exit_reason(end: ProcessEnd) -> ExitReason:

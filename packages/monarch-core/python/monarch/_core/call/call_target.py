@@ -24,6 +24,9 @@ if TYPE_CHECKING:
     from monarch._core.call.value_mesh import ValueMesh
     from monarch._core.errors.failure import MeshFailure
 
+# The number of ranks that a text names.
+_SHOWN = 8
+
 
 class CallTarget:
     """The method `name` of the actors `ranks`. `is_explicit`: it answers by a port. `method` is None for one that all actors have."""
@@ -140,6 +143,21 @@ class CallTarget:
         return DeliveryError(undeliverable(self.title, sender, dest, exc.message), hint=exc.hint)
 
     # ---- answers
+
+    def unanswered(self, cell: PendingCall, rank: int | None) -> str:
+        """The end of the text of a `TimeoutError`: the endpoint, and the ranks of the spawn that have not answered; empty if all have.
+
+        `rank` is the position of the called actor if it is one of several.
+        """
+        base = self.ranks.base_ranks()
+        positions = current_process().native.unanswered(cell.slot)
+        if not positions:
+            return ""
+        late = [base[i] for i in positions] if rank is None else [base[rank]]
+        shown = ", ".join(map(str, late[:_SHOWN])) + (", ..." if len(late) > _SHOWN else "")
+        name = self.ranks.info.name
+        actors = f"{len(late)} of {len(base)} actors of {name}" if rank is None and len(base) > 1 else f"an actor of {name}"
+        return f": {self.title} has no answer from {actors}: rank{'s' if len(late) > 1 else ''} {shown}"
 
     def one_result(self, cell: PendingCall, rank: int = 0) -> Any:
         found = cell.value()

@@ -123,6 +123,7 @@ class Endpoint(Generic[P, R]):
             assert procs.spawn("worker", Worker).work.choose().get() == "done"
         ```
         """
+        from functools import partial
         from random import randrange
 
         target = self.__core__
@@ -130,7 +131,7 @@ class Endpoint(Generic[P, R]):
             target.check(args, kwargs)
             raise ValueError("choose requires at least 1 actor, but mesh has 0")
         rank = randrange(target.size)
-        return target.call(args, kwargs, lambda cell: target.one_result(cell, rank), rank)
+        return target.call(args, kwargs, partial(target.one_result, rank=rank), rank)
 
     def stream(self, /, *args: P.args, **kwargs: P.kwargs) -> Iterator[Future[R]]:
         """Calls all actors of the mesh. The message is sent before this method returns.

@@ -186,6 +186,13 @@ class Future(Generic[R]):
         cell = self._cell
         return cell is None or cell.wait(self._index, timeout)
 
+    def _late(self, timeout: float | None) -> str:
+        """The text of a `TimeoutError`. The future of a call has the endpoint and the late ranks: its decoder is a method of the target."""
+        decode, cell = self._decode, self._cell
+        unanswered = getattr(getattr(getattr(decode, "func", decode), "__self__", None), "unanswered", None)
+        late = "" if unanswered is None or cell is None else unanswered(cell, getattr(decode, "keywords", {}).get("rank"))
+        return f"no result after {timeout} s{late}"
+
     def get(self, timeout: float | None = None) -> R:
         """Blocks until the result is there.
 
@@ -196,7 +203,8 @@ class Future(Generic[R]):
             The result of the operation.
 
         Raises:
-            TimeoutError: the result is not there after `timeout` seconds; the operation goes on, and `get` can be repeated.
+            TimeoutError: the result is not there after `timeout` seconds; the operation goes on, and `get` can be repeated. The text names
+                the endpoint of a call and the ranks without an answer.
             ActorError: the called endpoint raised.
             SupervisionError: the called actor has failed or was stopped.
 
@@ -213,7 +221,7 @@ class Future(Generic[R]):
             if running_loop() is not None:
                 warn_blocking()
             if not self._wait(timeout):
-                raise TimeoutError(f"no result after {timeout} s")
+                raise TimeoutError(self._late(timeout))
         try:
             return self._observe()
         finally:

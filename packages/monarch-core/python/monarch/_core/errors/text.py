@@ -118,3 +118,17 @@ def fault_hook_failed(error: BaseException) -> str:
 def actor_call_failed(mesh: str, method: str, base: bool = False) -> str:
     """The message of an `ActorError`; `base`: the raised exception is not an `Exception`."""
     return f"Actor call {mesh}.{method} failed{' with BaseException' if base else ''}."
+
+
+def never_retrieved(endpoint: str, kind: str, text: str, pid: int | None, host: str | None) -> str:
+    """The line about the exception of a call whose Future was dropped before it was read."""
+    head, _ = first_line(text)
+    return (
+        f"monarch: the exception of a Future was never retrieved: {endpoint} raised {kind}{': ' if head else ''}{head} {where(pid, host)}"
+    )
+
+
+def interrupted_by_failure(report: str) -> str:
+    """The last line of a program that was interrupted for a failure."""
+    head, _ = first_line(report)
+    return f"monarch: the program was interrupted because of a failure: {head}"

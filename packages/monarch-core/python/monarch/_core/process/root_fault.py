@@ -227,6 +227,15 @@ def act_at_exit(process: LocalProcess) -> None:
         _given_up = asked
 
 
+def repeat_at_exit() -> None:
+    """Repeats the first line of the failure for which the script was interrupted, if the traceback of a `KeyboardInterrupt` follows it."""
+    if fatal_failure is not None and getattr(sys, "last_type", None) is KeyboardInterrupt:
+        from monarch._core.errors.complaint import complain
+        from monarch._core.errors.text import interrupted_by_failure
+
+        complain(interrupted_by_failure(fatal_failure.report()))
+
+
 def _act(process: LocalProcess, key: tuple[int, int]) -> None:
     with _lock:
         failure = _held.pop(key, None)

@@ -19,6 +19,7 @@ from monarch._core._native.system import (
     StacksWanted,
     StopProc,
     SystemRequest,
+    UnreadError,
 )
 from monarch._core.process import runtime_log
 from monarch._core.process.control_socket import OPEN_CONTROL_SOCKET
@@ -58,6 +59,7 @@ if TYPE_CHECKING:
         | StacksWanted
         | ProcUnresponsive
         | CallAbandoned
+        | UnreadError
         | RootLost
         | HostAudit
         | HostShutdown
@@ -199,6 +201,10 @@ class Housekeeping:
                 from monarch._core.process.root_fault import abandoned
 
                 abandoned(process)
+            case UnreadError():
+                from monarch._core.call.answer import report_unread
+
+                report_unread(event.answer)
             case StacksWanted():
                 from monarch._core.process import stacks
 

@@ -53,7 +53,7 @@ def _at_exit(process: LocalProcess) -> None:
         return
     fault = True
     try:
-        from monarch._core.process.root_fault import act_at_exit, has_fault
+        from monarch._core.process.root_fault import act_at_exit, has_fault, repeat_at_exit
 
         begin_leaving()
         act_at_exit(process)
@@ -67,6 +67,8 @@ def _at_exit(process: LocalProcess) -> None:
         # Failures of the last steps, such as clean-ups, have no other owner: the hook gets them now.
         _settle(process)
         act_at_exit(process)
+        _report_unread(process)
+        repeat_at_exit()
         fault = has_fault()
         event("client.exit", fault=fault)
     except Exception as e:  # a failure may not have been reported, so the exit is no success
@@ -84,6 +86,14 @@ def _at_exit(process: LocalProcess) -> None:
         _end_with(1)
     elif was_interrupted():
         _end_with(_INTERRUPTED)
+
+
+def _report_unread(process: LocalProcess) -> None:
+    """Writes a line for each exception that the script holds in a Future and has not looked at."""
+    for answer in process.native.take_unread_errors():
+        from monarch._core.call.answer import report_unread
+
+        report_unread(answer)
 
 
 def _settle(process: LocalProcess) -> None:

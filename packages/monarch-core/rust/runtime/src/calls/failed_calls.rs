@@ -22,9 +22,13 @@ pub(crate) struct FailedCalls {
 impl FailedCalls {
     /// Adds a call that has failed, unless it is listed.
     pub fn add(&mut self, call: &Arc<PendingCall>) {
-        if call.is_listed.swap(true, Ordering::AcqRel) {
-            return;
+        if !call.is_listed.swap(true, Ordering::AcqRel) {
+            self.add_new(call);
         }
+    }
+
+    /// Adds a call that is in no list.
+    pub fn add_new(&mut self, call: &Arc<PendingCall>) {
         if self.calls.len() >= LEAST.max(2 * self.swept) {
             self.calls.retain(|c| c.strong_count() > 0);
             self.swept = self.calls.len();

@@ -7,12 +7,13 @@
 //!
 //! A call is pending from `start` until it has all outcomes that it needs, or its user drops it; an outcome that comes later is counted and
 //! dropped. Each rank gets one outcome: an answer, or the end of its process or mesh. `peers` knows which processes have ended; the
-//! housekeeping thread is notified of failed calls that no user has seen.
+//! housekeeping thread is notified of failed calls that no user has seen, and of errors of endpoints that no user has read.
+//! Errors cost a reader, and calls dropped before their end, a little work; calls that succeed cost none.
 
 pub mod failed_calls;
 pub mod pending_call;
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, RwLock};
 
@@ -30,12 +31,19 @@ use crate::system::{SystemEvent, SystemQueue};
 /// The reason for a caller whose answer lost parts.
 pub(crate) const INCOMPLETE: &[u8] = b"parts of the answer were lost on the way";
 
+/// The most calls that are remembered after they were dropped before their end.
+const MOST_DROPPED: usize = 1024;
+
 /// The calls of one process.
 pub struct Calls {
     peers: Arc<Peers>,
     system: Arc<SystemQueue>,
     pending: Mutex<HashMap<CallId, Arc<PendingCall>>>,
     failed: Mutex<FailedCalls>,
+    /// The calls that have ended with the error of an endpoint.
+    raised: Mutex<FailedCalls>,
+    /// The last calls that were dropped before their end: an error may still arrive for them.
+    dropped: Mutex<VecDeque<CallId>>,
     next_id: AtomicU64,
     /// The number of replies whose call was gone.
     dropped_replies: AtomicU64,
@@ -51,6 +59,8 @@ impl Calls {
             system: system.clone(),
             pending: Mutex::default(),
             failed: Mutex::default(),
+            raised: Mutex::default(),
+            dropped: Mutex::default(),
             next_id: AtomicU64::new(1),
             dropped_replies: AtomicU64::new(0),
             orphaned: RwLock::default(),
@@ -80,8 +90,23 @@ impl Calls {
 
     /// Drops a call that its user no longer holds.
     pub fn drop_call(&self, call: &PendingCall) {
-        self.forget(call.call_id);
-        let failed = call.error().is_some_and(|o| matches!(o.status, Status::Failed | Status::ProcEnded));
+        let is_pending = lock(&self.pending).remove(&call.call_id).is_some();
+        // Neither the receive of a port nor a call without targets can end with the error of an endpoint.
+        if is_pending && !call.targets.is_empty() {
+            let mut dropped = lock(&self.dropped);
+            if dropped.len() == MOST_DROPPED {
+                dropped.pop_front();
+            }
+            dropped.push_back(call.call_id);
+        }
+        let error = call.error();
+        if let Some(answer) = error.as_ref().filter(|o| o.status == Status::Error)
+            && !call.targets.is_empty()
+            && !call.error_read.swap(true, Ordering::AcqRel)
+        {
+            self.system.push(SystemEvent::UnreadError { answer: answer.clone() });
+        }
+        let failed = error.is_some_and(|o| matches!(o.status, Status::Failed | Status::ProcEnded));
         if failed && !call.retrieved.swap(true, Ordering::AcqRel) {
             let meshes: BTreeSet<_> = call.targets.iter().map(|(_, m)| *m).collect();
             meshes.into_iter().for_each(|mesh| self.system.push(SystemEvent::Abandoned { mesh }));
@@ -100,6 +125,22 @@ impl Calls {
         let unseen = |c: &Arc<PendingCall>| c.is_about(mesh) && !c.retrieved.load(Ordering::Acquire);
         let failed = lock(&self.failed).held();
         failed.iter().any(unseen) || lock(&self.pending).values().any(unseen)
+    }
+
+    /// The errors of endpoints that a holder of their call may read and has not read. They count as read from now on.
+    pub fn take_unread_errors(&self) -> Vec<Arc<Outcome>> {
+        let raised = lock(&self.raised).held();
+        let unread = raised.iter().filter(|call| !call.error_read.swap(true, Ordering::AcqRel));
+        unread.filter_map(|call| call.error().filter(|o| o.status == Status::Error)).collect()
+    }
+
+    /// Reports the error of an endpoint for a call that was dropped before its end.
+    fn report_late(&self, call_id: CallId, outcome: Arc<Outcome>) {
+        let mut dropped = lock(&self.dropped);
+        if let Some(at) = dropped.iter().position(|id| *id == call_id) {
+            dropped.remove(at);
+            self.system.push(SystemEvent::UnreadError { answer: outcome });
+        }
     }
 
     pub fn in_flight(&self) -> usize {
@@ -124,12 +165,19 @@ impl Calls {
                 if matches!(outcome.status, Status::Failed | Status::ProcEnded) {
                     lock(&self.failed).add(&call);
                 }
+                let is_raised = outcome.status == Status::Error && !call.targets.is_empty();
                 if call.complete(outcome) {
                     self.forget(call_id);
+                    if is_raised {
+                        lock(&self.raised).add_new(&call);
+                    }
                 }
             }
             None => {
                 self.dropped_replies.fetch_add(1, Ordering::Relaxed);
+                if outcome.status == Status::Error {
+                    self.report_late(call_id, outcome);
+                }
             }
         }
     }

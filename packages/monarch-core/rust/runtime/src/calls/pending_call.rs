@@ -75,6 +75,8 @@ pub struct PendingCall {
     pub targets: Arc<[(ProcUid, MailboxId)]>,
     /// The user has seen the error of the call, or has read the item of a port.
     pub retrieved: AtomicBool,
+    /// The user has read an error that an endpoint raised.
+    pub error_read: AtomicBool,
     /// The call is in the list of failed calls.
     pub(crate) is_listed: AtomicBool,
     state: Mutex<State>,
@@ -88,6 +90,7 @@ impl PendingCall {
             mode,
             targets,
             retrieved: AtomicBool::new(false),
+            error_read: AtomicBool::new(false),
             is_listed: AtomicBool::new(false),
             state: Mutex::new(state),
         })
