@@ -1,6 +1,13 @@
+# /// script
+# requires-python = ">=3.11"
+# dependencies = ["matplotlib>=3.8", "monarch-core", "numpy>=1.26", "scikit-learn>=1.4"]
+# [tool.uv.sources]
+# monarch-core = { path = "../packages/monarch-core" }
+# ///
 """Data-parallel training on real images: scikit-learn's 1,797 handwritten digits, a small neural network in plain NumPy.
 
     python digits.py [--quick] [--out FILE] [--dashboard]
+    uv run examples/digits.py              in a checkout, with Rust: uv brings everything else
 
 A mesh of four workers, each with a quarter of the training images. At every step each worker computes the gradient of its part of the
 batch, the client averages the four, and all workers apply the average, so that their parameters stay the same bit for bit. A mesh of two
