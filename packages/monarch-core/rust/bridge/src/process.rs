@@ -20,7 +20,6 @@ use wire::control::ProcPlan;
 use wire::{CallId, Control, MailboxId, ProcUid, Status};
 
 use crate::bulk::exchange::PartExchange;
-use crate::bytes::raw;
 use crate::fork;
 use crate::gil::{self, Gil};
 use crate::pending_call::{PendingCall, mode};
@@ -380,8 +379,8 @@ impl Process {
     }
 
     /// The packed errors of endpoints whose calls are held and were not read; each is returned once.
-    fn take_unread_errors<'py>(&self, py: Python<'py>) -> PyResult<Vec<Bound<'py, PyBytes>>> {
-        self.node.calls.take_unread_errors().iter().map(|answer| raw(py, &answer.parts)).collect()
+    fn take_unread_errors<'py>(&self, py: Python<'py>) -> Vec<Bound<'py, PyBytes>> {
+        self.node.calls.take_unread_errors().iter().map(|answer| PyBytes::new(py, answer)).collect()
     }
 
     /// Sends a request to this process's own housekeeping thread after `delay` seconds.

@@ -6,7 +6,6 @@ use runtime::SystemEvent;
 use wire::ProcUid;
 use wire::control::DrainLimits;
 
-use crate::bytes::raw;
 use crate::process_end::ProcessEnd;
 
 macro_rules! classes {
@@ -84,7 +83,7 @@ pub fn event(py: Python<'_>, e: SystemEvent) -> PyResult<Py<PyAny>> {
             Py::new(py, ProcUnresponsive { proc: uid.0, silence_reason: cause, stacks: bytes(&stacks) })?.into_any()
         }
         SystemEvent::Abandoned { mesh } => Py::new(py, CallAbandoned { mesh: mesh.0 })?.into_any(),
-        SystemEvent::UnreadError { answer } => Py::new(py, UnreadError { answer: raw(py, &answer.parts)?.unbind() })?.into_any(),
+        SystemEvent::UnreadError { answer } => Py::new(py, UnreadError { answer: bytes(&answer) })?.into_any(),
         SystemEvent::RootLost => Py::new(py, RootLost {})?.into_any(),
         SystemEvent::Audit(a) => Py::new(py, HostAudit { what: a.what, peer: a.peer, detail: a.detail, count: a.count })?.into_any(),
         SystemEvent::Shutdown { from, call_id } => Py::new(py, HostShutdown { sender: from.0, slot: call_id.0 })?.into_any(),

@@ -14,7 +14,6 @@ use wire::cursor::{Cursor, DecodeError};
 use wire::exit::ProcEnd;
 use wire::{CallId, MailboxId, ProcUid};
 
-use crate::calls::pending_call::Outcome;
 use crate::supervision::Member;
 
 /// An event for the audit log, such as a join or a refused connection.
@@ -61,7 +60,8 @@ pub enum SystemEvent {
     },
     /// A call that had ended with the error of an endpoint was dropped before the error was read, or the error came later.
     UnreadError {
-        answer: Arc<Outcome>,
+        /// The packed error.
+        answer: Vec<u8>,
     },
     /// The agent checks whether Python runs in this process.
     Ping {

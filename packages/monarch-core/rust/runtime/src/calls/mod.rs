@@ -104,7 +104,7 @@ impl Calls {
             && !call.targets.is_empty()
             && !call.error_read.swap(true, Ordering::AcqRel)
         {
-            self.system.push(SystemEvent::UnreadError { answer: answer.clone() });
+            self.system.push(SystemEvent::UnreadError { answer: answer.body() });
         }
         let failed = error.is_some_and(|o| matches!(o.status, Status::Failed | Status::ProcEnded));
         if failed && !call.retrieved.swap(true, Ordering::AcqRel) {
@@ -128,18 +128,18 @@ impl Calls {
     }
 
     /// The errors of endpoints that a holder of their call may read and has not read. They count as read from now on.
-    pub fn take_unread_errors(&self) -> Vec<Arc<Outcome>> {
+    pub fn take_unread_errors(&self) -> Vec<Vec<u8>> {
         let raised = lock(&self.raised).held();
         let unread = raised.iter().filter(|call| !call.error_read.swap(true, Ordering::AcqRel));
-        unread.filter_map(|call| call.error().filter(|o| o.status == Status::Error)).collect()
+        unread.filter_map(|call| call.error()).filter(|o| o.status == Status::Error).map(|o| o.body()).collect()
     }
 
     /// Reports the error of an endpoint for a call that was dropped before its end.
-    fn report_late(&self, call_id: CallId, outcome: Arc<Outcome>) {
+    fn report_late(&self, call_id: CallId, outcome: &Outcome) {
         let mut dropped = lock(&self.dropped);
         if let Some(at) = dropped.iter().position(|id| *id == call_id) {
             dropped.remove(at);
-            self.system.push(SystemEvent::UnreadError { answer: outcome });
+            self.system.push(SystemEvent::UnreadError { answer: outcome.body() });
         }
     }
 
@@ -176,7 +176,7 @@ impl Calls {
             None => {
                 self.dropped_replies.fetch_add(1, Ordering::Relaxed);
                 if outcome.status == Status::Error {
-                    self.report_late(call_id, outcome);
+                    self.report_late(call_id, &outcome);
                 }
             }
         }

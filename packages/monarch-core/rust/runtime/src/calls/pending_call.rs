@@ -19,6 +19,11 @@ pub struct Outcome {
 }
 
 impl Outcome {
+    /// The bytes of an outcome that has one part, as errors have; none if they cannot be read.
+    pub fn body(&self) -> Vec<u8> {
+        self.parts.first().and_then(|part| part.bytes().ok()).map_or_else(Vec::new, <[u8]>::to_vec)
+    }
+
     pub fn new(rank: u32, status: Status, bytes: &[u8]) -> Arc<Self> {
         let parts = vec![RecvPart::Inline { data: bytes.into(), readonly: true }];
         Arc::new(Outcome { rank, sender_rank: None, status, parts })
