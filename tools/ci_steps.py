@@ -100,6 +100,8 @@ STEPS = (
     Step("build_pyfuse3", "wheels", (PY, "-m", "tools.build_pyfuse3"), optional=True, wheels=_ALL),
     Step("build_wheels", "wheels", (PY, "-m", "tools.build_wheels"), wheels=_ALL),
     Step("check_wheels", "check wheels", (PY, "-m", "tools.check_wheels"), wheels=_ALL),
+    # The dry run of a release, with the wheels that `build_wheels` has made.
+    Step("release", "check wheels", (PY, "-m", "tools.release"), wheels=_ALL),
     # Single tests are left out with a reason if their package is missing.
     Step("pythons", "check wheels", (PY, "-m", "tools.pythons"), wheels=_ALL),
     Step("packages", "packages", ("bash", "-c", "tools/system_packages.sh test browser slurm ssh k8s vm || true"), wheels=_ALL),
