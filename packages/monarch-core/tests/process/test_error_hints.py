@@ -136,8 +136,9 @@ def test_verb_of_a_missing_wheel_names_it(verb: str, core_alone: dict[str, str])
     assert done.returncode == 2 and "No such command 'nonsense'" in done.stderr
 
 
-def test_module_of_a_missing_wheel_names_it(core_alone: dict[str, str]) -> None:
-    done = without_site("import monarch.actor, monarch.job", core_alone)
-    assert "ModuleNotFoundError: monarch.job needs the wheel monarch-jobs, which is not installed\nhint: " in done.stderr
+@pytest.mark.parametrize(("module", "wheel"), [("job", "jobs"), ("fs", "fs"), ("distributed_telemetry", "telemetry")])
+def test_module_of_a_missing_wheel_names_it(module: str, wheel: str, core_alone: dict[str, str]) -> None:
+    done = without_site(f"import monarch.actor, monarch.{module}", core_alone)
+    assert f"ModuleNotFoundError: monarch.{module} needs the wheel monarch-{wheel}, which is not installed\nhint: " in done.stderr
     done = without_site("import monarch.actor, monarch.nonsense", core_alone)
     assert "No module named 'monarch.nonsense'" in done.stderr

@@ -34,6 +34,7 @@ _MODULES = {
     "monarch.gather_mount": "monarch-fs",
     "monarch.remotemount": "monarch-fs",
     "monarch.telemetry": "monarch-telemetry",
+    "monarch.distributed_telemetry": "monarch-telemetry",
     "monarch.spmd": "monarch-spmd",
     "monarch.tensor": "monarch-tensor",
 }
