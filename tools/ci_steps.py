@@ -46,6 +46,9 @@ _CHAOS = ("--seed", "1", "--seconds", "60", "--procs", "8", "--keep", "bench/.ch
 # Tests of pages are among the unit tests of the tools.
 _ALWAYS_TESTED = "tools/tests/unit"
 _SLOWEST = 10
+_PRELOADED = tuple(
+    str((PACKAGES / "monarch-spmd" / "tests" / "process" / f"test_spmd_{name}.py").relative_to(ROOT)) for name in ("exit_codes", "output")
+)
 
 
 def _with(folder: str) -> tuple[str, ...]:
@@ -109,6 +112,10 @@ STEPS = (
     _pytest("pytest_core", "tests", "not unit and not torch", _CORE_FOLDER, wheels=(CORE.name,), apart=True),
     _pytest("unit", "tests", "unit"),
     _pytest("pytest_others", "tests", "not unit and not k8s and not torch", f"--ignore={_CORE_FOLDER}", beside=True, apart=True),
+    # Tests of programs once more, in forks of an interpreter with modules: preloading changes no result.
+    _pytest(
+        "preload", "clusters", "process", *_PRELOADED, within=("env", "MONARCH_PRELOAD=decimal"), wheels=("monarch-core", "monarch-spmd")
+    ),
     # These run beside the shorter steps only: clusters take all available processors, and tests with processes have time limits.
     _pytest("k8s", "clusters", "k8s", wheels=_with("tests/k8s"), beside=True),
     # Their ranks take all processors, and each needs seconds to import PyTorch.

@@ -100,7 +100,7 @@ def test_gateway_compares_versions(is_gateway: bool, monkeypatch: pytest.MonkeyP
 
 def test_proc_of_other_python_does_not_start():
     fake = "import sys, monarch._core._native; sys.version_info = (3, 99, 0, 'final', 0); "
-    fake += "from monarch._core.start.proc_main import main; main()"
+    fake += "from monarch._core.start.command_main import main; main()"
     procs = this_host().spawn_procs(bootstrap_command=BootstrapCommand(sys.executable, args=["-c", fake]))
     with pytest.raises(SpawnError) as failed:
         procs.initialized.get()

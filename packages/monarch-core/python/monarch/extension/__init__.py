@@ -58,7 +58,7 @@ if TYPE_CHECKING:
     from monarch._core.process.peer import is_own_peer as is_own_peer
     from monarch._core.process.python_command import python_command as python_command
     from monarch._core.process.signal_thread import SignalThread as SignalThread
-    from monarch._core.start.proc_main import run_proc as run_proc
+    from monarch._core.start.command_main import run_proc as run_proc
 
 # The version of this interface: a wheel that was built for another major version is refused.
 VERSION = (0, 1)
@@ -87,7 +87,7 @@ _HOMES = {
     "process.peer": ("is_own_peer",),
     "process.python_command": ("python_command",),
     "process.signal_thread": ("SignalThread",),
-    "start.proc_main": ("run_proc",),
+    "start.command_main": ("run_proc",),
 }
 # End of the generated table.
 

@@ -6,6 +6,7 @@ from monarch._core.extension.console import Console
 from monarch._core.extension.guarded_process import CannotStart, GuardedProcess, end_in_steps, exit_code
 from monarch._core.extension.run_command import TIMED_OUT, Finished, run_command
 from monarch._core.extension.terminal_process import HUNG_UP, TerminalProcess
+from monarch._core.hosts.preload import Preload
 
 __all__ = [
     "HUNG_UP",
@@ -19,6 +20,7 @@ __all__ = [
     "Lines",
     "OutputBuffer",
     "OutputPipe",
+    "Preload",
     "TerminalProcess",
     "end_in_steps",
     "exit_code",

@@ -41,17 +41,23 @@ _HELP = """Runs a program on every rank, as torchrun would: on the hosts of the 
 @click.option("--job", "where", flag_value="job", help="On the current job; an error where there is none.")
 @click.option("--local", "where", flag_value="local", help="On this machine, also where there is a current job.")
 @click.option("--replay", type=click.Path(path_type=Path), metavar="FILE", help="Run the launch of a failure.json again, on this machine.")
+@click.option("--preload", multiple=True, metavar="MODULES", help="Modules that each host imports once for all ranks, as torch,numpy.")
 @click.argument("words", nargs=-1, type=click.UNPROCESSED, metavar="[TORCHRUN OPTIONS] SCRIPT|-m MODULE ARGS...")
-def run(where: str | None, replay: Path | None, words: tuple[str, ...]) -> int:
+def run(where: str | None, replay: Path | None, preload: tuple[str, ...], words: tuple[str, ...]) -> int:
     from monarch.actor import MonarchError
     from monarch.spmd.errors import LaunchArgumentError, SPMDFailure
+    from monarch.spmd.modules import checked
 
     try:
+        try:
+            modules = checked([name for text in preload for name in text.replace(",", " ").split()]) if preload else None
+        except ValueError as error:
+            raise click.UsageError(str(error)) from None
         if replay is not None:
             if words:
                 raise click.UsageError(f"--replay takes its command from the file, and {' '.join(words)!r} is given as well")
-            return _replay(replay)
-        return _run(["torchrun", *words], where)
+            return _replay(replay, modules)
+        return _run(["torchrun", *words], where, modules)
     except (KeyboardInterrupt, click.Abort):
         return INTERRUPTED
     except LaunchArgumentError as error:
@@ -64,7 +70,7 @@ def run(where: str | None, replay: Path | None, words: tuple[str, ...]) -> int:
         return _OTHER
 
 
-def _run(command: list[str], where: str | None) -> int:
+def _run(command: list[str], where: str | None, modules: tuple[str, ...] | None) -> int:
     from monarch.spmd.errors import SPMDError
     from monarch.spmd.launch import launch_of
     from monarch.spmd.spmd_run import begin, wait
@@ -75,9 +81,9 @@ def _run(command: list[str], where: str | None) -> int:
     if found is None:
         if where == "job":
             raise SPMDError("there is no current job", hint="`monarch apply MODULE.ATTRIBUTE` makes one")
-        return _here(command, spec, {}, os.getcwd())
+        return _here(command, spec, {}, os.getcwd(), modules)
     click.echo(f"monarch: on {found.hosts.extent.nelements} hosts of the {found.title}", err=True)
-    wait(begin(found.hosts, command, spec, workdir=found.workdir))
+    wait(begin(found.hosts, command, spec, workdir=found.workdir, preload=modules))
     return 0
 
 
@@ -92,7 +98,7 @@ def _current_hosts() -> Any:
     return None
 
 
-def _replay(path: Path) -> int:
+def _replay(path: Path, modules: tuple[str, ...] | None) -> int:
     from monarch.spmd.errors import SPMDError
     from monarch.spmd.launch import launch_of, on_one_host
     from monarch.spmd.record import read
@@ -101,14 +107,14 @@ def _replay(path: Path) -> int:
     if found.workdir is not None and not os.path.isdir(found.workdir):
         raise SPMDError(f"{path}: the directory of the launch, {found.workdir}, is not on this machine")
     spec = on_one_host(launch_of(found.command), found.hosts * found.per_host)
-    return _here(found.command, spec, found.env, found.workdir)
+    return _here(found.command, spec, found.env, found.workdir, modules)
 
 
-def _here(command: list[str], spec: LaunchSpec, env: dict[str, str], workdir: str | None) -> int:
+def _here(command: list[str], spec: LaunchSpec, env: dict[str, str], workdir: str | None, modules: tuple[str, ...] | None) -> int:
     from monarch.actor import this_host
     from monarch.spmd.spmd_run import begin, wait
 
-    wait(begin(this_host(), command, spec, env=env, workdir=workdir))
+    wait(begin(this_host(), command, spec, env=env, workdir=workdir, preload=modules))
     return 0
 
 

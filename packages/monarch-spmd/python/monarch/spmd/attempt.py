@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from monarch.actor import ExitReason, MonarchError, Point, SupervisionError
 from monarch.extension.command import Console, prefixed
+from monarch.spmd import modules
 from monarch.spmd.clocks import Reading, offsets
 from monarch.spmd.environment import Attempt
 from monarch.spmd.errors import RankFailure, SPMDError, SPMDFailure
@@ -57,6 +58,8 @@ class Plan:
     log_dir: str | None
     record_dir: str
     run_id: str
+    # The modules that the programs find imported.
+    modules: tuple[str, ...]
     # The key that no other run of this client may have meanwhile: the place of its files, and its name.
     key: tuple[str, str]
     # Whether other runs of this client were active when this one began: then its output has its name.
@@ -156,6 +159,7 @@ class RunningAttempt:
         left = self._pool.left
         world_size = len(left) * self._per_host
         label = "gpus" if "gpus" not in self._pool.mesh.extent.labels else "ranks"
+        preload = modules.request(plan.modules, spec, self._per_host, dict(plan.env), plan.workdir)
         groups: list[Any] = []
         for part in self._pool.parts(left):
             first = part.first * self._per_host
@@ -174,7 +178,7 @@ class RunningAttempt:
                 grace=plan.grace,
                 control=self._control,
             )
-            procs = part.hosts.spawn_procs(per_host={label: self._per_host}, name=f"run_{plan.run_id}")
+            procs = part.hosts.spawn_procs(per_host={label: self._per_host}, name=f"run_{plan.run_id}", preload=preload)
             self.meshes.append(procs)
             actors: Any = procs.spawn("rank", Rank, order)
             groups.append(actors)

@@ -202,7 +202,7 @@ class Rank(Actor):
                 self._close_port()
                 if self._program.kind != "command":
                     await self._breakpoints.listen()
-                await self._start(CommandLine(argv, environment, order.workdir))
+                await self._start(CommandLine(argv, environment, order.workdir, is_preloaded=self._program.kind != "command"))
         except CannotStart as error:
             problem = f"cannot start {error.word!r}: {os.strerror(error.errno)} ({errno.errorcode.get(error.errno, error.errno)})"
         except OSError as error:  # an error of the files
@@ -320,6 +320,8 @@ class Rank(Actor):
             for _, file in files.values():
                 file.close()
         self._process = process
+        if process.objection and self._place.local_rank == 0:
+            self._show(f"preload has no effect: {process.objection}")
         for pipe in self._pipes:
             pipe.resume()
         process.ended.add_done_callback(self._has_ended)

@@ -102,6 +102,10 @@ def _lines(answer: dict[str, Any]) -> list[str]:
         for actor in inspection.actors_of(proc):
             doing = f"{actor['doing']} {duration(actor['doing_for'])}" if actor["doing"] else "-"
             rows.append(("", "", "", "", str(actor["queued"]), doing, "  " + actor["display"]))
+    for one in answer.get("preloaded", []):
+        about = one["description"]
+        rss = f"{one['rss'] / 2**20:.0f} MiB" if one["rss"] else "-"
+        rows.append((str(one["pid"]), about["state"], "", rss, "", "", f"preload {', '.join(about['modules'])}"))
     # The captured files are below the directory of a job on a host: MESH/RANK.
     folders = {os.path.dirname(os.path.dirname(proc["captured_in"])) for proc in answer["procs"] if proc.get("captured_in")}
     notes += [f"  output of procs is captured in {folder}, as MESH/RANK.stdout and MESH/RANK.stderr" for folder in sorted(folders)]

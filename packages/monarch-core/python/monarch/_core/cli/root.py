@@ -117,7 +117,8 @@ def demo(pause: float) -> int:
 @click.option("--json", "as_json", is_flag=True, help="As a list of objects.")
 @click.option("--crash", is_flag=True, help="What processes that were killed, or that failed, did last, from their flight recorders.")
 @click.option("--here", is_flag=True, help="Only this machine, not the other hosts of the current job.")
-def doctor(pid: tuple[int, ...], as_json: bool, crash: bool, here: bool) -> int:
+@click.option("--preload", multiple=True, metavar="MODULES", help="Only measures what preloading these modules costs and saves here.")
+def doctor(pid: tuple[int, ...], as_json: bool, crash: bool, here: bool, preload: tuple[str, ...]) -> int:
     """Checks this machine and the hosts of the current job; the last lines are the commands to run.
 
     Exits with 0 if there are no findings, with 1 if there are. With --crash it prints the last events of processes that have failed, of all
@@ -129,6 +130,10 @@ def doctor(pid: tuple[int, ...], as_json: bool, crash: bool, here: bool) -> int:
         return report(pid, as_json)
     if pid:
         raise click.UsageError("PID names a job, which --crash takes; without it the machine is checked")
+    if preload:
+        from monarch._core.cli.preload_cost import report as measure
+
+        return measure(preload, as_json)
     from monarch._core.cli.examination import report as examine
 
     return examine(as_json, here)

@@ -238,6 +238,12 @@ def _kept() -> list[Setting]:
             choices=("auto", "exec"),
         ),
         Setting(
+            "preload",
+            "str",
+            "",
+            "Modules that each host imports once for all procs, separated by commas or spaces (preload.md).",
+        ),
+        Setting(
             "enable_file_capture",
             "bool",
             False,

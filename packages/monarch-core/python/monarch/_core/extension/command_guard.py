@@ -50,9 +50,13 @@ def frame(message: Any) -> bytes:
 class Guard:
     """One command. The object begins in the watchdog, which forks the guard."""
 
-    def __init__(self, control: int) -> None:
+    def __init__(self, control: int, is_prepared: bool = False) -> None:
         import ctypes
 
+        # This process is a fork of an interpreter with modules, and so is the command.
+        self.is_prepared = is_prepared
+        # In the process of a command that is such a fork: its specification.
+        self.program: dict[str, Any] | None = None
         self.control = control
         self.prctl = ctypes.CDLL(None).prctl
         self.pid = 0
@@ -66,9 +70,14 @@ class Guard:
     def serve(self) -> int:
         """Runs in both processes; returns the exit code of each."""
         self.prctl(_PR_SET_PDEATHSIG, int(signal.SIGCONT), 0, 0, 0)
+        received = self._descriptors() if self.is_prepared else []
         spec = self._specification()
         if spec is None:
             return 0
+        if self.is_prepared:
+            fds: tuple[int, ...] = spec["fds"]
+            numbers = dict(zip(sorted({*fds} - {0, 1, 2}), received, strict=True))
+            spec["fds"] = tuple(numbers.get(fd, fd) for fd in fds)
         if spec["script"] is not None:
             self.folder = spec["folder"]
         for fd in {self.control, *spec["fds"]} - {0, 1, 2}:
@@ -95,9 +104,10 @@ class Guard:
             if not self._is_alone():
                 self._run(spec)
         finally:
-            self._remove_script()
-            if not self._is_alone():
-                os.kill(self.watchdog, signal.SIGCONT)
+            if self.program is None:
+                self._remove_script()
+                if not self._is_alone():
+                    os.kill(self.watchdog, signal.SIGCONT)
         return 0
 
     def _watch(self, guard: int) -> int:
@@ -127,6 +137,8 @@ class Guard:
         finally:
             for fd in {*spec["fds"]} - {0, 1, 2}:
                 os.close(fd)
+        if self.program is not None:
+            return
         self._report(("started",))
         orphaned = self._until_ended()
         if orphaned:
@@ -137,6 +149,19 @@ class Guard:
             self._report(("ended", self.status, self.is_ended_by_proc))
 
     # ---- the proc
+
+    def _descriptors(self) -> list[int]:
+        """The descriptors of the command, which a prepared guard receives before the specification."""
+        import _socket
+        import array
+
+        control = _socket.socket(fileno=os.dup(self.control))
+        _, ancillary, _, _ = control.recvmsg(1, _socket.CMSG_SPACE(3 * 4), _socket.MSG_CMSG_CLOEXEC)
+        control.close()
+        found = array.array("i")
+        for _, _, body in ancillary:
+            found.frombytes(body[: len(body) - len(body) % found.itemsize])
+        return list(found)
 
     def _specification(self) -> dict[str, Any] | None:
         size = self._exactly(4)
@@ -185,6 +210,7 @@ class Guard:
         pid = os.fork()
         if pid == 0:
             self._become(argv, spec, guard, write, gate)
+            return 0
         os.close(write)
         # The proc learns the pid before the command can kill its guard.
         self._report(("forked", pid))
@@ -214,7 +240,9 @@ class Guard:
             self.prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
             if os.getppid() != guard:  # the guard had ended before that
                 os._exit(1)
-            for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:
+            # A fork of an interpreter has the handlers that its modules have installed.
+            changed = set[int]() if self.is_prepared else signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}
+            for number in changed:
                 try:
                     signal.signal(number, signal.SIG_DFL)
                 except (OSError, ValueError):  # a signal that the C library reserves
@@ -228,6 +256,9 @@ class Guard:
             if spec["workdir"]:
                 os.chdir(spec["workdir"])
             os.read(gate, 1)
+            if self.is_prepared:
+                self.program = spec
+                return
             word = argv[0]
             name = spec["program_name"]
             os.execvpe(argv[0], [name, *argv[1:]] if name else argv, spec["env"])
@@ -236,7 +267,8 @@ class Guard:
         except ValueError:  # a null byte in a word
             os.write(report, marshal.dumps((errno.EINVAL, word)))
         finally:
-            os._exit(127)
+            if self.program is None:
+                os._exit(127)
 
     # ---- the end
 
@@ -375,15 +407,35 @@ def descendants(root: int) -> list[int]:
     return found
 
 
+def serve_prepared(control: int) -> dict[str, Any]:
+    """Serves as the guard in a fork of an interpreter; gives the specification in the process that has to become the command."""
+    os.setsid()
+    null = os.open(os.devnull, os.O_RDWR)
+    for fd in (0, 1, 2):
+        os.dup2(null, fd)
+    os.close(null)
+    _handle_signals()
+    guard = Guard(control, True)
+    code = guard.serve()
+    if guard.program is None:
+        os._exit(code)
+    signal.set_wakeup_fd(-1)
+    return guard.program
+
+
 def _noticed(number: int, frame: object) -> None:
     """A handler that does nothing. An ignored signal would stay ignored in the command."""
 
 
-def main() -> None:
-    signal.pthread_sigmask(signal.SIG_SETMASK, [])
+def _handle_signals() -> None:
     for number in (signal.SIGINT, signal.SIGHUP, signal.SIGTERM):
         # These signals are for the command, which gets its own.
         signal.signal(number, _noticed)
+
+
+def main() -> None:
+    signal.pthread_sigmask(signal.SIG_SETMASK, [])
+    _handle_signals()
     sys.exit(Guard(int(sys.argv[1])).serve())
 
 

@@ -18,6 +18,8 @@ class CommandLine(NamedTuple):
     script: tuple[str, bytes] | None = None
     # `argv[0]` of the program, if it differs from its path.
     program_name: str | None = None
+    # A Python program, `python -u FILE ...`: a fork of the interpreter with modules, where the proc was spawned with `Preload`.
+    is_preloaded: bool = False
 
 
 def check_command_line(line: object) -> None:

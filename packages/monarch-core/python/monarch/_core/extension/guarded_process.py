@@ -54,6 +54,8 @@ class GuardedProcess:
 
     def __init__(self) -> None:
         self.loop = asyncio.get_running_loop()
+        # Why a program for an interpreter with modules has been started without them.
+        self.objection = ""
         self.ended: asyncio.Future[int] = self.loop.create_future()
         self.pid = 0
         self.was_signalled = False
@@ -113,7 +115,7 @@ class GuardedProcess:
             }
         )
         try:
-            self._connect(fds)
+            self._connect(fds, line)
         except OSError as e:
             self._let_go()
             self.started.cancel()
@@ -127,8 +129,35 @@ class GuardedProcess:
             self._let_go()
             raise
 
-    def _connect(self, fds: tuple[int, int, int]) -> None:
-        """Starts the guard and begins to send the specification."""
+    def _connect(self, fds: tuple[int, int, int], line: CommandLine) -> None:
+        """Starts the guard, or takes the one with modules, and begins to send the specification."""
+        if not (line.is_preloaded and self._take_guard(fds, line)):
+            self._start_guard(fds)
+        assert self._watchdog is not None and self._socket is not None
+        self._watchdog.mark, self._watchdog.folder = self._mark, self._script
+        self.loop.call_later(LOOK, self._look)
+        self.loop.add_reader(self._socket, self._receive)
+        self._send()
+
+    def _take_guard(self, fds: tuple[int, int, int], line: CommandLine) -> bool:
+        """Takes the guard that was forked from an interpreter with modules; false if this proc has none for the command."""
+        from monarch._core.extension import prepared_guard
+
+        prepared, self.objection = prepared_guard.take(line.env)
+        if prepared is None:
+            return False
+        self._socket, self._watchdog = prepared.socket, prepared_guard.ForkedWatchdog(prepared.pid)
+        try:
+            socket.send_fds(self._socket, [b"\0"], sorted({*fds} - {0, 1, 2}))
+        except OSError:  # the guard was killed
+            self.objection = "the process with the modules has ended"
+            self._socket.close()
+            self._watchdog.wait()
+            return False
+        self._socket.setblocking(False)
+        return True
+
+    def _start_guard(self, fds: tuple[int, int, int]) -> None:
         self._socket, theirs = socket.socketpair()
         self._socket.setblocking(False)
         theirs = socket.socket(fileno=above_streams(theirs.detach()))
@@ -143,10 +172,6 @@ class GuardedProcess:
                 env=marked(os.environ, self._mark),
                 start_new_session=True,
             )
-        self._watchdog.mark, self._watchdog.folder = self._mark, self._script
-        self.loop.call_later(LOOK, self._look)
-        self.loop.add_reader(self._socket, self._receive)
-        self._send()
 
     def signal(self, number: int) -> None:
         """Sends a signal to the command's group. SIGKILL goes to all descendants of the command."""

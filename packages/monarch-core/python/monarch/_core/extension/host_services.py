@@ -215,7 +215,7 @@ class HostServices(Actor):
         wanted = running.wanted
         try:
             async with asyncio.timeout(wanted.start_seconds):
-                procs = running.procs = self.host.spawn_procs(name=f"service {wanted.name}")
+                procs = running.procs = self.host.spawn_procs(name=f"service {wanted.name}", preload=[])
                 running.names = (procs.__core__.info.unique_name,)
                 await procs.initialized
                 kind = (wanted.class_name, wanted.payload, None)

@@ -95,17 +95,17 @@ def environment_of(command: BootstrapCommand) -> dict[str, str]:
 
 def default_arguments() -> list[str]:
     """Arguments with which a Python interpreter runs the bootstrap and finds Monarch's modules in the same places as this process."""
-    return ["-c", f"import sys; sys.path[:] = {import_path()!r}; {_main()}"]
+    return ["-c", f"import sys; own = [p for p in sys.path if p], frozenset(sys.modules); sys.path[:] = {import_path()!r}; {_main()}"]
 
 
 def environment_arguments() -> list[str]:
     """Arguments for an interpreter with modules of its own: the bootstrap finds only the missing modules in this process's places."""
-    return ["-c", f"import sys; sys.path += {import_path()!r}; {_main()}"]
+    return ["-c", f"import sys; own = [p for p in sys.path if p], frozenset(sys.modules); sys.path += {import_path()!r}; {_main()}"]
 
 
 def _main() -> str:
     """The program text of the bootstrap. It ends in an interpreter of another minor version than the client's, which procs must share."""
-    return f"from monarch._core.start.proc_main import main; main({tuple(sys.version_info[:2])})"
+    return f"from monarch._core.start.command_main import main; main({tuple(sys.version_info[:2])}, own)"
 
 
 def default_bootstrap_cmd() -> BootstrapCommand:

@@ -11,8 +11,10 @@ from monarch._core._native.protocol import GATHER
 from monarch._core.call.future import Future, done_future, new_future
 from monarch._core.call.lazy_future import returns_future
 from monarch._core.call.shared_handle import share_if_plain
+from monarch._core.config import config
 from monarch._core.hosts.host_set import HostSet, local_host_set, set_local_host
 from monarch._core.process.current import current_process
+from monarch._core.process.identity import checked_modules
 from monarch._core.process.loaded import loaded_module
 from monarch._core.process.process import AGGREGATE, LOG_LEVEL, LocalProcess
 from monarch._core.process.provided import provided
@@ -28,6 +30,7 @@ if TYPE_CHECKING:
     from monarch._core._native import PendingCall
     from monarch._core.call.actor import Actor
     from monarch._core.hosts.bootstrap_command import BootstrapCommand
+    from monarch._core.hosts.preload import Preload
     from monarch._core.hosts.proc_set import ProcSet
     from monarch._core.sync.workspace import Workspace
 
@@ -75,6 +78,7 @@ class HostMesh(MeshTrait):
         name: str | None = None,
         proc_bind: list[dict[str, str]] | None = None,
         bootstrap_command: BootstrapCommand | Callable[[Point], BootstrapCommand] | None = None,
+        preload: Sequence[str] | Preload | None = None,
     ) -> ProcMesh:
         """Spawns processes on every host. Returns at once; actors can be spawned and called before the processes are ready.
 
@@ -84,13 +88,16 @@ class HostMesh(MeshTrait):
             name: a name for reports and `monarch ps`.
             proc_bind: one dict per process of a host, which binds it: `cpus`, `physcpubind`, `cpunodebind`, `membind`.
             bootstrap_command: the command that starts the processes, or a function that gives the command for a point of the mesh.
+            preload: modules that each host imports once for all these processes; by default those of the setting `preload`. It changes the
+                time of a start, and no result.
 
         Returns:
             The processes, a mesh with the hosts' dimensions, then those of `per_host`. Its `with` statement stops them.
 
         Raises:
-            ValueError: a label of `per_host` is one of the hosts, a size is not positive, or `proc_bind` does not fit.
-            TypeError: `per_host` is not a mapping.
+            ValueError: a label of `per_host` is one of the hosts, a size is not positive, or `proc_bind` does not fit; `preload` and
+                `bootstrap_command` are given, or a name in `preload` is no name of a module.
+            TypeError: `per_host` is not a mapping, or `preload` is no list of texts.
             RuntimeError: the hosts have been shut down.
             SpawnError: from `initialized`: a process did not start within `host_spawn_ready_timeout`.
 
@@ -108,7 +115,7 @@ class HostMesh(MeshTrait):
                 f"spawn_procs({per_host!r}): per_host is a dict of label to size, not {type(per_host).__name__}\n"
                 "hint: spawn_procs({'procs': 4}) makes four processes on each host, along a dimension `procs`"
             )
-        return provided.spawn_procs(self, dict(per_host or {}), bootstrap, name or "anon", proc_bind, bootstrap_command)
+        return provided.spawn_procs(self, dict(per_host or {}), bootstrap, name or "anon", proc_bind, bootstrap_command, preload)
 
     @property
     def initialized(self) -> Future[Literal[True]]:
@@ -158,6 +165,18 @@ class HostMesh(MeshTrait):
         mesh = self.__copy__()
         mesh.__core__.executable = str(path)
         return mesh
+
+    def with_preload(self, modules: Sequence[str]) -> HostMesh:
+        """A copy whose processes, and rank programs of `monarch.spmd`, find these modules imported. See `preload` of `spawn_procs`."""
+        mesh = self.__copy__()
+        mesh.__core__.preload = tuple(checked_modules(modules))
+        return mesh
+
+    @property
+    def preload(self) -> list[str]:
+        """The modules that processes find imported: those of `with_preload`, else those of the setting `preload`."""
+        found = self.__core__.preload
+        return modules_of_setting() if found is None else list(found)
 
     def __copy__(self) -> HostMesh:
         """The same hosts as a separate object: its `stop` ends the processes spawned through it."""
@@ -427,14 +446,18 @@ class ProcMesh(MeshTrait):
         return (received_proc_mesh, self.__core__.state())
 
 
-def received_host_mesh(agents: tuple[int, ...], shape: Shape, executable: str | None, job: int) -> HostMesh:
+def received_host_mesh(
+    agents: tuple[int, ...], shape: Shape, executable: str | None, job: int, preload: tuple[str, ...] | None = None
+) -> HostMesh:
     """A reference that arrived in a message."""
     process = current_process()
     if job != process.peers.job:
         from monarch._core.call.received_mesh import reach
 
         reach(process, job, [(agent, agent) for agent in agents])
-    return HostMesh(HostSet(agents, shape, False, executable, job))
+    hosts = HostSet(agents, shape, False, executable, job)
+    hosts.preload = preload
+    return HostMesh(hosts)
 
 
 def received_proc_mesh(state: tuple[Any, ...], shape: Shape, hosts: Any) -> ProcMesh:
@@ -447,6 +470,11 @@ def received_proc_mesh(state: tuple[Any, ...], shape: Shape, hosts: Any) -> Proc
 
 # The name in pickled handles.
 received_proc_mesh.__module__ = "monarch._core.hosts.proc_mesh"
+
+
+def modules_of_setting() -> list[str]:
+    """The modules of the setting `preload`."""
+    return checked_modules(config.value("preload").replace(",", " ").split())
 
 
 def own_proc(process: LocalProcess) -> ProcMesh:

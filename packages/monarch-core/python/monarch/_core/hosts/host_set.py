@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 class HostSet:
     """Hosts in the shape of a handle, by the ids of their agents."""
 
-    __slots__ = ("agents", "attachment", "executable", "healers", "is_owned", "job", "shape", "spawned")
+    __slots__ = ("agents", "attachment", "executable", "healers", "is_owned", "job", "preload", "shape", "spawned")
 
     def __init__(self, agents: tuple[int, ...], shape: Shape, is_owned: bool, executable: str | None = None, job: int = 0) -> None:
         # All agents of the mesh: the shape selects those of a slice.
@@ -44,6 +44,8 @@ class HostSet:
         self.is_owned = is_owned
         # The interpreter of the procs; None: that of the host.
         self.executable = executable
+        # The modules that procs find imported; None: those of the setting.
+        self.preload: tuple[str, ...] | None = None
         self.spawned = SpawnedProcs()
         # The attachment of hosts that were attached.
         self.attachment: Attachment | None = None
@@ -60,7 +62,7 @@ class HostSet:
         return HostSet(self.agents, self.shape, self.is_owned, self.executable, self.job).sharing(self, SpawnedProcs(self.spawned))
 
     def sharing(self, other: HostSet, spawned: SpawnedProcs) -> HostSet:
-        self.attachment, self.healers, self.spawned = other.attachment, other.healers, spawned
+        self.attachment, self.healers, self.spawned, self.preload = other.attachment, other.healers, spawned, other.preload
         return self
 
     def agent_ids(self) -> list[int]:
@@ -82,7 +84,7 @@ class HostSet:
 
     def state(self) -> tuple[Any, ...]:
         """The arguments of `received_host_mesh` in another process."""
-        return (self.agents, self.shape, self.executable, self.job or current_process().peers.job)
+        return (self.agents, self.shape, self.executable, self.job or current_process().peers.job, self.preload)
 
     def check_not_shut_down(self) -> None:
         if self.spawned.is_shut_down:

@@ -14,6 +14,7 @@ from monarch._core.call.runs import each_of
 from monarch._core.config import config
 from monarch._core.hosts.host_mesh import HostMesh, ProcMesh
 from monarch._core.hosts.host_set import HostSet, host_extent
+from monarch._core.hosts.preload import Preload, request, wanted_modules
 from monarch._core.hosts.proc_set import ProcSet
 from monarch._core.hosts.slow_spawn import watch
 from monarch._core.process.current import current_process, simulated_process
@@ -28,13 +29,16 @@ from monarch._core.supervise.supervision import OwnedMesh
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
     from typing import Any
 
     from monarch._core.hosts.bootstrap_command import BootstrapCommand
     from monarch._core.hosts.proc_setup import Wire
 
 _BIND_KEYS = frozenset({"cpunodebind", "membind", "physcpubind", "cpus"})
+
+# The command of a proc that is forked from an interpreter with modules.
+_NO_COMMAND: tuple[list[str], str | None, bool, Any, str] = ([], None, True, {}, "")
 
 _spawn_callbacks: list[Callable[[ProcMesh], Any]] = []
 _active: list[Any] = []
@@ -47,10 +51,12 @@ def spawn_procs(
     name: str,
     proc_bind: list[dict[str, str]] | None,
     bootstrap_command: BootstrapCommand | Callable[[Point], BootstrapCommand] | None,
+    preload: Sequence[str] | Preload | None = None,
     replica: int = 0,
 ) -> ProcMesh:
     """Spawns the processes. `replica`: the index among meshes like this one, for the rank prefixes of output lines."""
     checked_name(name)
+    modules = wanted_modules(preload, mesh, bootstrap_command is not None)
     hosts = mesh.__core__
     extent = host_extent(hosts, per_host)
     each = 1
@@ -89,11 +95,12 @@ def spawn_procs(
         given = bootstrap_command(Point(rank, extent)) if callable(bootstrap_command) else bootstrap_command
         key = id(given) + elsewhere if given is bootstrap_command and (given is not None or bind is None) else -1 - rank
         command = known[key] if key in known else known.setdefault(key, _command(process, hosts, given, bind, elsewhere, changes))
-        if command is None:
-            commands.append(sys.executable)
-        else:
-            argv, program, inherit, env, shown = command
-            commands.append(shown)
+        commands.append(sys.executable if command is None else command[4])
+        if modules and not (bind and "membind" in bind):
+            setup = _with_modules(modules, hosts, command, elsewhere, changes, setup)
+            command = command or _NO_COMMAND
+        elif command is not None:
+            argv, program, inherit, env, _ = command
             setup = marshal.dumps((argv, program, inherit, env, None if elsewhere else _cwd(), setup))
         shown_rank = f"[{replica * count + rank}] " if prefix else ""
         file = output_file(info.unique_name, rank) if capture else ""
@@ -234,6 +241,31 @@ def _command(
     if elsewhere:
         return argv_of(given), given.program, given.inherit_env, given.env, " ".join((given.program, *(given.args or ())))
     return argv_of(given), given.program, False, environment_of(given), " ".join((given.program, *(given.args or ())))
+
+
+def _with_modules(
+    modules: Preload | list[str],
+    hosts: HostSet,
+    command: tuple[list[str], str | None, bool, Any, str] | None,
+    elsewhere: bool,
+    changes: dict[str, str | None],
+    setup: bytes,
+) -> bytes:
+    """The plan of a process that is forked from an interpreter with these modules: that interpreter's command, and the request."""
+    from monarch._core.hosts.bootstrap_command import BootstrapCommand, argv_of
+
+    argv, program, inherit, env, _ = command or _NO_COMMAND
+    if command is None and elsewhere:
+        env = changes
+    elif command is None:
+        argv, program, inherit, env = argv_of(BootstrapCommand(sys.executable)), sys.executable, False, changed(changes)
+    cwd = None if elsewhere else _cwd()
+    if isinstance(modules, Preload):
+        env, cwd = {**env, **modules.env}, modules.workdir or cwd
+    workspaces = loaded_module("monarch._core.sync.path")
+    places: list[Any] = [] if workspaces is None else workspaces.pushed(hosts.agents)
+    wanted = request(modules, own_paths() if elsewhere else list(sys.path), not elsewhere, places, command is None)
+    return marshal.dumps((argv, program, inherit, env, cwd, setup, wanted))
 
 
 # ---- callbacks and the list of proc meshes

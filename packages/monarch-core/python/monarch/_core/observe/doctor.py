@@ -247,7 +247,7 @@ def proc() -> Line:
     try:
         from monarch._core.hosts.here import this_host
 
-        mesh = this_host().spawn_procs(name="doctor")
+        mesh = this_host().spawn_procs(name="doctor", preload=[])
         mesh.initialized.get(timeout=_PROC_TIMEOUT)
         spent = time.monotonic() - start
         mesh.stop().get(timeout=_PROC_TIMEOUT)

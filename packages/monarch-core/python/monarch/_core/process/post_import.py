@@ -21,6 +21,12 @@ def when_imported(name: str, action: Callable[[Any], object]) -> None:
     _finder.actions.setdefault(name, []).append(action)
 
 
+def cancel(name: str) -> None:
+    """Runs no action after the import of this module, if it is not loaded yet."""
+    if _finder.actions.pop(name, None) is not None and not _finder.actions:
+        sys.meta_path.remove(_finder)  # pyright: ignore[reportArgumentType]
+
+
 class _Finder:
     """A finder that wraps the loader found by the other finders."""
 

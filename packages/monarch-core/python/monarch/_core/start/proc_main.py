@@ -1,4 +1,4 @@
-"""The main function of a proc, forked from the zygote or started by a command."""
+"""The main function of a proc, forked or started by a command."""
 
 from __future__ import annotations
 
@@ -13,6 +13,8 @@ if TYPE_CHECKING:
 
 # Descriptors of the link and of the setup, for a proc that was started by a command.
 FDS_VARIABLE = "MONARCH_PROC_FDS"
+# Descriptors of the socket to the zygote and of the modules, for a preloaded interpreter.
+PRELOAD_VARIABLE = "MONARCH_PRELOAD_FDS"
 # Seconds that a proc at its end stays for receivers that pull parts of its messages: in total, and without progress.
 _FETCH_TIMEOUT = 10.0
 _FETCH_PAUSE = 2.0
@@ -91,40 +93,14 @@ def _choose_forkserver(context: Any) -> None:
     context._default_context._default_context = context._concrete_contexts["forkserver"]
 
 
-def run_proc() -> None:
-    """Runs the proc that a host starts with this interpreter, and ends the interpreter with the proc's exit code.
-
-    It is the program of a `BootstrapCommand` with arguments of its own. `SystemExit` with a text where no host started the interpreter.
-
-    >>> run_proc()
-    Traceback (most recent call last):
-    SystemExit: no host started this process: MONARCH_PROC_FDS is not set
-    """
-    main()
-
-
-def main(wanted: tuple[int, int] | None = None) -> None:
-    """Entry of a proc that was started by a command; `wanted` is the minor version of Python that it must have."""
-    if wanted is not None:
-        _check_python(wanted)
-    given = os.environ.pop(FDS_VARIABLE, None)
-    if given is None:
-        sys.exit(f"no host started this process: {FDS_VARIABLE} is not set")
-    link, setup = (int(fd) for fd in given.split(","))
-    with open(setup, "rb") as f:
-        body = f.read()
-    os.set_inheritable(link, False)
-    sys.exit(run(body, link, False))
-
-
 def run(body: bytes, link: int, forked: bool = True) -> int:
     """Runs a proc on its main thread, from its start to its end; gives its exit code."""
     from _pickle import loads
 
-    common, rank, uid, bind, agent = marshal.loads(body)
+    common, rank, uid, bind, agent, *refusal = marshal.loads(body)
     setup = loads(common)
     # The user's command may start another interpreter.
-    _check_python(setup["python"])
+    check_python(setup["python"])
     if not forked:
         from monarch._core._native import set_parent_death_signal
 
@@ -170,6 +146,8 @@ def run(body: bytes, link: int, forked: bool = True) -> int:
     runtime_log.start(process)
     recorder.start(process)
     runtime_log.event("proc.start", mesh=process.place.info.unique_name, rank=rank)
+    if refusal:
+        _report_refusal(refusal[0])
     if setup["patches"] is not None:
         from monarch._core.testing import patching
 
@@ -209,7 +187,17 @@ def run(body: bytes, link: int, forked: bool = True) -> int:
     return 0
 
 
-def _check_python(wanted: tuple[int, int]) -> None:
+def _report_refusal(reason: str) -> None:
+    """Reports, once for each set of modules, that its procs start the ordinary way."""
+    import logging
+
+    from monarch._core.process import runtime_log
+
+    runtime_log.event("preload.refused", reason=reason)
+    logging.getLogger("monarch").warning("preload has no effect: %s", reason)
+
+
+def check_python(wanted: tuple[int, int]) -> None:
     """Ends the process if it was started by an interpreter of another minor version: code that is pickled by value would crash it."""
     own = tuple(sys.version_info[:2])
     if own != wanted:
@@ -239,23 +227,33 @@ def _take_over(setup: dict[str, Any], forked: bool, agent: int) -> None:
             os.chdir(setup["cwd"])
         except OSError:  # the directory is gone; the process stays in its present one
             pass
-    if setup["env"] is None:
-        sys.path[:0] = [path for path in setup["path"] if path not in sys.path and os.path.isdir(path)]
-    else:
-        sys.path[:] = setup["path"]
+    take_path(setup["path"], setup["env"] is not None)
     workspace_path.keep(workspace)
     workspace_path.accept(setup["workspace"])
     module_reload.watch_imports()
+    new_main()
+    for stream in (sys.stdout, sys.stderr):
+        stream.reconfigure(line_buffering=True)  # pyright: ignore
+
+
+def take_path(path: list[str], is_whole: bool) -> None:
+    """Sets the import path, or inserts the directories that this machine has."""
+    if is_whole:
+        sys.path[:] = path
+    else:
+        sys.path[:0] = [entry for entry in path if entry not in sys.path and os.path.isdir(entry)]
+
+
+def new_main() -> None:
+    """Gives the process an empty module `__main__` and no arguments."""
     sys.argv[:] = ["monarch-proc"]
     from types import ModuleType
 
     module = ModuleType("__main__")
     module.__dict__["__builtins__"] = sys.modules["builtins"]
     # The old module is kept alive: at interpreter exit the frames below still use it.
-    sys.modules["monarch._core._bootstrap_main"] = sys.modules["__main__"]
+    sys.modules.setdefault("monarch._core._bootstrap_main", sys.modules["__main__"])
     sys.modules["__main__"] = module
-    for stream in (sys.stdout, sys.stderr):
-        stream.reconfigure(line_buffering=True)  # pyright: ignore
 
 
 def _take_environment(wanted: dict[str, str]) -> None:

@@ -27,12 +27,16 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     import signal
     from typing import Any
+
+    from monarch._core.start.preloaders import Preloader, Preloaders
 else:
     import _signal as signal  # without the enumerations that `signal` creates first
 
 _RAW = 5
-_FORK, _EXEC, _KILL = 1, 2, 3
-_STARTED, _EXITED, _FAILED = 1, 2, 3
+_FORK, _EXEC, _KILL, _JOB_ENDED = 1, 2, 3, 4
+_STARTED, _EXITED, _FAILED, _PRELOADED = 1, 2, 3, 4
+# The length of the plan of a command with modules.
+_WITH_MODULES = 7
 _READ = 1 << 18
 _MAX_FDS = 64
 # The number of procs that are forked before all modules are imported.
@@ -54,21 +58,28 @@ class Zygote:
         self.rest = [*proc_main.REST, *proc_main.LAST]
         # A client under `nohup`, or in the background of a script, ignores signals. It and this process continue to; procs do not.
         self.ignored = [number for number in signal.valid_signals() - _PYTHONS if signal.getsignal(number) == signal.SIG_IGN]
+        # None until a proc with modules is requested.
+        self.preloaders: Preloaders | None = None
 
     def serve(self) -> tuple[bytes, int] | None:
         """Serves until the agent is gone; in a forked child, gives its setup and link instead."""
         read, write = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
         signal.set_wakeup_fd(write, warn_on_full_buffer=False)
         signal.signal(signal.SIGCHLD, _woken)
-        poll = select.poll()
-        poll.register(self.sock.fileno(), select.POLLIN)
-        poll.register(read, select.POLLIN)
         while True:
+            preloaded = {} if self.preloaders is None else self.preloaders.descriptors()
+            poll = select.poll()
+            for fd in (self.sock.fileno(), read, *preloaded):
+                poll.register(fd, select.POLLIN)
             events = poll.poll(self.poll_timeout())
-            if not events:
+            if not events and self.rest:
                 self.preload_step()
+            if self.preloaders is not None:
+                self.preloaders.check_times()
             for fd, _ in events:
-                if fd == read:
+                if fd in preloaded:
+                    self.receive_preloaded(preloaded[fd])
+                elif fd == read:
                     try:
                         os.read(read, 4096)
                     except BlockingIOError:
@@ -80,18 +91,20 @@ class Zygote:
             if len(self.fds) > 3 * FEW:
                 while len(self.rest) > len(proc_main.LAST):
                     self.preload_step()
-            while (frame := self.next_frame()) is not None:
-                child = self.handle(frame)
-                if child is not None:
-                    os.close(read)
-                    os.close(write)
-                    return child
+            child = self.start_ordinary()
+            while child is None and (frame := self.next_frame()) is not None:
+                child = self.handle(frame) or self.start_ordinary()
+            if child is not None:
+                os.close(read)
+                os.close(write)
+                return child
 
     def poll_timeout(self) -> int | None:
         """Milliseconds to wait for requests before the next import: requests seldom come alone."""
-        if not self.rest:
-            return None
-        return PAUSE if self.pids else 0
+        bounds = [] if self.preloaders is None else [self.preloaders.timeout()]
+        if self.rest:
+            bounds.append(PAUSE if self.pids or self.preloaders is not None else 0)
+        return min((bound for bound in bounds if bound is not None), default=None)
 
     def preload_step(self) -> None:
         proc_main.preload(self.rest[:1])
@@ -139,10 +152,45 @@ class Zygote:
         operation, uid, body = frame[1], int.from_bytes(frame[2:10], "little"), frame[10:]
         if operation == _KILL:
             pid = self.pids.get(uid)
+            number = int.from_bytes(body[:4], "little")
             if pid is not None:
-                os.kill(pid, int.from_bytes(body[:4], "little"))
+                os.kill(pid, number)
+            elif self.preloaders is not None and self.preloaders.killed(uid):
+                self.send(_EXITED, uid, number.to_bytes(4, "little"))
+            return None
+        if operation == _JOB_ENDED:
+            if self.preloaders is not None:
+                self.preloaders.job_ended(uid)
             return None
         fds, self.fds = self.fds[:3], self.fds[3:]
+        if operation == _EXEC and len(plan := marshal.loads(body)) == _WITH_MODULES:
+            self.request_preloaded(uid, plan, fds)
+            return None
+        return self.start(operation == _EXEC, uid, body, fds)
+
+    def request_preloaded(self, uid: int, plan: tuple[Any, ...], fds: list[int]) -> None:
+        if self.preloaders is None:
+            from monarch._core.start.preloaders import Preloaders
+
+            self.preloaders = Preloaders(run_command, lambda job, body: self.send(_PRELOADED, job, body))
+        self.preloaders.request(uid, plan, fds)
+
+    def receive_preloaded(self, preloader: Preloader) -> None:
+        assert self.preloaders is not None
+        for uid, pid in self.preloaders.receive(preloader):
+            self.children[pid] = uid
+            self.pids[uid] = pid
+            self.send(_STARTED, uid, pid.to_bytes(4, "little"))
+
+    def start_ordinary(self) -> tuple[bytes, int] | None:
+        """Starts the procs that no preloaded interpreter starts."""
+        while self.preloaders is not None and self.preloaders.ordinary:
+            child = self.start(*self.preloaders.ordinary.pop(0))
+            if child is not None:
+                return child
+        return None
+
+    def start(self, is_command: bool, uid: int, body: bytes, fds: list[int]) -> tuple[bytes, int] | None:
         parent = os.getpid()
         try:
             pid = os.fork()
@@ -160,8 +208,8 @@ class Zygote:
             self.send(_STARTED, uid, pid.to_bytes(4, "little"))
             return None
         self.become_child(parent, fds)
-        if operation == _EXEC:
-            run_command(body, fds[0])
+        if is_command:
+            run_command(marshal.loads(body), fds[0])
         return body, fds[0]
 
     def become_child(self, parent: int, fds: list[int]) -> None:
@@ -177,6 +225,8 @@ class Zygote:
         os.dup2(fds[2], 2)
         for fd in (*fds[1:], *self.fds):
             os.close(fd)
+        if self.preloaders is not None:
+            self.preloaders.close()
         self.sock.close()
 
     def kill_group(self, pid: int) -> None:
@@ -187,17 +237,24 @@ class Zygote:
             return
 
     def reap(self) -> None:
-        while self.children:
+        while self.children or self.preloaders is not None:
             try:
                 # The group is killed before the child is reaped: until then the child's number identifies its process group and no other.
                 ended = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
                 if ended is None:
                     return
-                self.kill_group(ended.si_pid)
+                if self.preloaders is not None and ended.si_pid not in self.children:
+                    # The report of a proc comes before its end.
+                    for preloader in list(self.preloaders.by_pid.values()):
+                        self.receive_preloaded(preloader)
+                if ended.si_pid in self.children:
+                    self.kill_group(ended.si_pid)
                 pid, status = os.waitpid(ended.si_pid, 0)
             except ChildProcessError:
                 return
             uid = self.children.pop(pid, None)
+            if uid is None and self.preloaders is not None:
+                self.preloaders.reaped(pid)
             if uid is not None:
                 self.pids.pop(uid, None)
                 self.send(_EXITED, uid, status.to_bytes(4, "little", signed=True))
@@ -207,9 +264,9 @@ def _woken(*_: object) -> None:
     """The handler of SIGCHLD. Only the byte in the wake-up pipe matters."""
 
 
-def run_command(body: bytes, link: int) -> None:
-    """Executes the program that later runs `proc_main.main`; does not return."""
-    argv, program, inherit, changes, cwd, setup = marshal.loads(body)
+def run_command(plan: tuple[Any, ...], link: int, preload: dict[str, Any] | None = None) -> None:
+    """Executes the program that later runs `proc_main.main`; does not return. With `preload` it becomes a preloaded interpreter."""
+    argv, program, inherit, changes, cwd, setup = plan
     # On another host the base is the environment of the agent, with the requested changes.
     env: dict[str, str] = {k: v for k, v in {**(os.environ if inherit else {}), **changes}.items() if v is not None}
     if program is None:
@@ -223,14 +280,17 @@ def run_command(body: bytes, link: int) -> None:
     if not argv:
         # An interpreter finds its venv by the name under which it was started.
         argv = [program, *environment_arguments()]
+    if preload is not None and preload["programs"]:
+        # The streams of programs are not buffered.
+        argv = [argv[0], "-u", *argv[1:]]
     memory = os.memfd_create("monarch-setup")
-    view = memoryview(setup)
+    view = memoryview(setup if preload is None else marshal.dumps(preload))
     while view:
         view = view[os.write(memory, view) :]
     os.lseek(memory, 0, os.SEEK_SET)
     # These variables come from this host's agent; the others are the client's.
     env.update(workspace_path.variables(workspace))
-    env[proc_main.FDS_VARIABLE] = f"{link},{memory}"
+    env[proc_main.FDS_VARIABLE if preload is None else proc_main.PRELOAD_VARIABLE] = f"{link},{memory}"
     for fd in (link, memory):
         os.set_inheritable(fd, True)
     try:

@@ -207,6 +207,7 @@ impl ProcEnds {
             state.procs.iter().filter(|(_, p)| p.here == here && p.stopping.is_none()).map(|(uid, _)| *uid).collect()
         };
         left.into_iter().for_each(|uid| self.stop_proc(uid, LINGER, None, why));
+        self.starter.job_ended(here);
     }
 
     /// Takes the end of an external process's link, which is the end of the process: what it has spawned ends too.
@@ -238,9 +239,17 @@ impl ProcReports for ProcEnds {
             }
             Report::Exited { uid, status } => self.exited(vec![(uid, from_status(status))]),
             Report::Failed { uid, why } => self.exited(vec![(uid, ExitReason::NotStarted(why))]),
+            Report::Preloaded { here, pid, description } => {
+                let mut state = self.procs.lock();
+                match description {
+                    Some(description) => state.preloaded.insert(pid, (here, description)),
+                    None => state.preloaded.remove(&pid),
+                };
+            }
             Report::Gone => {
                 let (zygote, procs) = {
                     let mut state = self.procs.lock();
+                    state.preloaded.clear();
                     (state.zygote.take(), state.procs.keys().copied().collect::<Vec<_>>())
                 };
                 // The link of the zygote may end a moment before the process can be reaped.

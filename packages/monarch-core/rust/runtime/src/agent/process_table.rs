@@ -84,6 +84,8 @@ struct Answer {
     agent_pid: u32,
     zygote_pid: Option<u32>,
     procs: Vec<ProcRow>,
+    /// The interpreters with imported modules, from which procs are forked.
+    preloaded: Vec<PreloadedRow>,
     /// Client only: its other hosts.
     hosts: Vec<HostRow>,
     /// Agent only: the clients of other hosts that have a job here, by their own descriptions.
@@ -92,6 +94,16 @@ struct Answer {
     notes: Vec<String>,
     /// The processes whose events are recorded or were recorded.
     recordings: Vec<RecordingRow>,
+}
+
+/// The row of a preloaded interpreter.
+#[derive(Serialize)]
+struct PreloadedRow {
+    pid: u32,
+    /// Resident memory in bytes.
+    rss: Option<u64>,
+    /// Its state and modules, as the zygote has described them.
+    description: Box<RawValue>,
 }
 
 /// The row of another host of a client.
@@ -210,6 +222,7 @@ impl HostInspections {
             agent_pid: std::process::id(),
             zygote_pid: self.starter.zygote_pid(),
             procs: rows.into_iter().map(|(_, row)| row).collect(),
+            preloaded: self.preloaded(o.only),
             hosts,
             clients: self.jobs.gateway().map_or(vec![], |g| g.jobs.clients()),
             notes: lock(&self.notes).iter().map(|(name, text)| format!("{name}: {text}")).collect(),
@@ -221,6 +234,13 @@ impl HostInspections {
             Requester::Watch(..) => {}
             Requester::Local(call_id) => node.replies.send_bytes(node.uid, call_id, 0, Status::Ok, &body),
         }
+    }
+
+    /// The preloaded interpreters of a job, or of all jobs.
+    fn preloaded(&self, only: Option<ProcUid>) -> Vec<PreloadedRow> {
+        let state = self.procs.lock();
+        let shown = state.preloaded.iter().filter(|(_, (here, _))| only.is_none_or(|wanted| wanted == *here));
+        shown.map(|(pid, (_, description))| PreloadedRow { pid: *pid, rss: resident(*pid), description: description.clone() }).collect()
     }
 
     fn own_row(&self, name: &str) -> (ProcUid, ProcRow) {

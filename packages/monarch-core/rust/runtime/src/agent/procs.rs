@@ -6,7 +6,7 @@
 //! - A proc is in the table from the request to start it until its end is handled. Until then `wait_idle` waits for it.
 //! - No other lock is taken while the one of the table is held, except for those of tombstones, routes and streams.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -101,6 +101,8 @@ pub(crate) struct State {
     /// Processes that have requested to be notified of the end of a proc, by that proc.
     pub watched: HashMap<ProcUid, HashSet<ProcUid>>,
     pub zygote: Option<Zygote>,
+    /// The preloaded interpreters by pid: the id of this host in their job, and their description as JSON.
+    pub preloaded: BTreeMap<u32, (ProcUid, Box<RawValue>)>,
     /// The number of procs that are removed from `procs` and whose end is not reported yet.
     pub ending: usize,
     /// The number of spawn requests that the I/O thread has not handled yet.

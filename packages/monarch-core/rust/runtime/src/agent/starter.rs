@@ -91,6 +91,13 @@ impl Starter {
         }
     }
 
+    /// Ends the preloaded interpreters of a job that has ended here.
+    pub fn job_ended(&self, here: ProcUid) {
+        if let Some(z) = &self.procs.lock().zygote {
+            z.job_ended(here);
+        }
+    }
+
     pub fn zygote_pid(&self) -> Option<u32> {
         self.procs.lock().zygote.as_ref().map(Zygote::pid)
     }

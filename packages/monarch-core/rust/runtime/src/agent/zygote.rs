@@ -11,6 +11,7 @@ use std::sync::Arc;
 
 use net::sys::{self, Descriptors};
 use net::{Link, LinkHandler, Poller};
+use serde_json::value::RawValue;
 use wire::exit::ExitReason;
 use wire::{Frame, ProcUid};
 
@@ -20,11 +21,13 @@ use crate::agent::options::AgentOptions;
 const FORK: u8 = 1;
 const EXEC: u8 = 2;
 const KILL: u8 = 3;
+const JOB_ENDED: u8 = 4;
 
 /// Reports of the zygote: the first byte of a frame.
 const STARTED: u8 = 1;
 const EXITED: u8 = 2;
 const FAILED: u8 = 3;
+const PRELOADED: u8 = 4;
 
 /// A report of the zygote.
 pub enum Report {
@@ -41,6 +44,12 @@ pub enum Report {
     Failed {
         uid: ProcUid,
         why: String,
+    },
+    /// A preloaded interpreter of the job in which this host has the id `here` has another state, or has ended: then it has no description.
+    Preloaded {
+        here: ProcUid,
+        pid: u32,
+        description: Option<Box<RawValue>>,
     },
     /// The zygote itself has ended.
     Gone,
@@ -101,6 +110,11 @@ impl Zygote {
         self.send(KILL, uid, &signal.to_le_bytes(), Vec::new());
     }
 
+    /// Ends the preloaded interpreters of a job.
+    pub fn job_ended(&self, here: ProcUid) {
+        self.send(JOB_ENDED, here, &[], Vec::new());
+    }
+
     /// Kills the zygote and waits for its end. It may be in the middle of its imports. The procs that it still has end with it.
     pub fn end(mut self) {
         self.link.close();
@@ -139,6 +153,10 @@ fn parse(body: &[u8]) -> Option<Report> {
         STARTED => Report::Started { uid, pid: number()? as u32 },
         EXITED => Report::Exited { uid, status: number()? },
         FAILED => Report::Failed { uid, why: String::from_utf8_lossy(rest).into_owned() },
+        PRELOADED => {
+            let text = String::from_utf8(rest.get(4..)?.to_vec()).ok()?;
+            Report::Preloaded { here: uid, pid: number()? as u32, description: RawValue::from_string(text).ok() }
+        }
         _ => return None,
     })
 }

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from monarch.extension import install_hint, needs_wheel
 from monarch.job._job.feature import FeatureHosts, JobFeature, Offer
 from monarch.job._job.job_state import extend, host_meshes, meshes_of
+from monarch.job._job.preload_feature import PreloadFeature
 from monarch.job.errors import FeatureMissingError, JobError
 
 if TYPE_CHECKING:
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 
 GROUP = "monarch.job_feature"
 # The order in which features start, independent of the order of their addition; others come last.
-_ORDER = ("remote_mount", "gather_mount", "telemetry", "admin")
+_ORDER = ("preload", "remote_mount", "gather_mount", "telemetry", "admin")
 
 
 class Carried:
@@ -53,6 +54,8 @@ def feature_class(name: str) -> type[JobFeature]:
     """The subclass that an entry point names; `FeatureMissingError` where there is none."""
     from monarch.extension import BrokenEntry, load_entry
 
+    if name == "preload":
+        return PreloadFeature
     found = load_entry(GROUP, name)
     if found is None:
         raise FeatureMissingError(f"no job feature '{name}' is installed", hint=f"install the wheel that has '{name}' in the group {GROUP}")

@@ -12,7 +12,7 @@ import time
 import uuid
 import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from monarch.config import get_global_config
@@ -162,6 +162,11 @@ class JobTrait(ABC):
     def enable_admin(self, config: MeshAdminConfig | None = None, **kwargs: Any) -> Self:
         """Needs monarch-telemetry; without that wheel there is one warning, and the job runs."""
         features.add_best_effort(self.__core__.features, "admin", "enable_admin", {"config": config, **kwargs})
+        return self
+
+    def preload(self, modules: Sequence[str]) -> Self:
+        """Modules that each host imports once for all procs and programs, as `["torch"]`; `TypeError` or `ValueError` for others."""
+        features.add(self.__core__.features, "preload", {"modules": modules})
         return self
 
     def remote_mount(
