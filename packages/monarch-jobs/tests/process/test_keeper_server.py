@@ -144,6 +144,7 @@ def _frame(head: bytes) -> bytes:
         _frame(b'{"do": "serve", "service": "a", "key": "b", "config": []}'),
         _frame(b'{"do": "stop", "service": "", "key": "b"}'),
         b"MCH1\0" + (1 << 25).to_bytes(4, "little") + bytes(8),
+        b"MCH1\0" + (2).to_bytes(4, "little") + (1).to_bytes(8, "little") + b"{}x",
         b"half a frame",
         b"",
     ],

@@ -33,7 +33,7 @@ def connect(folder: str, seconds: float) -> Channel | None:
     except FileNotFoundError:
         return None
     try:
-        channel = Channel(connect_socket(descriptor, SOCKET, seconds))
+        channel = Channel(connect_socket(descriptor, SOCKET, seconds), max_blob=0)
     except (FileNotFoundError, ConnectionRefusedError, BlockingIOError):
         return None
     finally:

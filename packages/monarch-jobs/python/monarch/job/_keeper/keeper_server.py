@@ -128,7 +128,7 @@ class KeeperServer:
         if is_full:
             connection.close()
             return
-        channel = Channel(connection)
+        channel = Channel(connection, max_blob=0)
         with self._lock:
             self._connections.add(channel)
         threading.Thread(target=self._answer, args=(channel,), name="monarch-keeper-request", daemon=True).start()

@@ -124,7 +124,7 @@ class SkyProcess:
         env = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "MONARCH_", "PYTEST_"))}
         self._errors = tempfile.TemporaryFile()
         ours, theirs = socket.socketpair()
-        self._channel = Channel(ours)
+        self._channel = Channel(ours, max_blob=0)
         argv = [self._python, "-u", sky_process.__file__, str(theirs.fileno()), CHANNEL_FILE]
         try:
             with theirs:

@@ -33,7 +33,7 @@ class Connection:
         self._log = log
         self._logged = os.path.getsize(log) if os.path.exists(log) else 0
         ours, theirs = socket.socketpair()
-        self._channel = Channel(ours)
+        self._channel = Channel(ours, max_blob=0)
         # The output file, open and without a name.
         self.printed: IO[bytes] | None = None
         with theirs:
