@@ -7,7 +7,7 @@ from typing import assert_type
 
 from actors import Async, Lender, Sync
 
-from monarch.actor import Future, ValueMesh, this_host
+from monarch.actor import Future, ValueMesh, per_rank, this_host
 
 procs = this_host().spawn_procs(per_host={"gpus": 2})
 sync = procs.spawn("sync", Sync, 1)
@@ -21,6 +21,11 @@ assert_type(sync.add.choose(amount=1), Future[float])
 assert_type(next(sync.add.stream(1)), Future[float])
 assert_type([one.get() for one in sync.add.stream(1)], list[float])
 sync.add.broadcast(1)
+
+# An argument with a value for each rank has the type of one value.
+assert_type(per_rank([1, 2]), int)
+assert_type(sync.add.call(per_rank([1, 2]), scale=per_rank(sync.add.call(1).get())), Future[ValueMesh[float]])
+assert_type(sync.add.call(1).get().map(str), ValueMesh[str])
 
 stream: Iterator[Future[float]] = iter(sync.add.stream(1))
 

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from monarch._core.call.future import Future as Future
     from monarch._core.call.lazy_future import WouldBlockRuntime as WouldBlockRuntime
     from monarch._core.call.lazy_future import returns_future as returns_future
+    from monarch._core.call.per_rank import per_rank as per_rank
     from monarch._core.call.port import Channel as Channel
     from monarch._core.call.port import Port as Port
     from monarch._core.call.port import PortReceiver as PortReceiver
@@ -95,6 +96,7 @@ _HOMES = {
     "call.endpoint": ("Endpoint",),
     "call.future": ("Future",),
     "call.lazy_future": ("WouldBlockRuntime", "returns_future"),
+    "call.per_rank": ("per_rank",),
     "call.port": ("Channel", "Port", "PortReceiver", "RankedPortReceiver", "UndeliverableMessageEnvelope"),
     "call.send": ("send",),
     "call.value_mesh": ("ValueMesh",),

@@ -53,7 +53,11 @@ pub struct Pickled {
 impl Pickled {
     pub fn new(obj: &Bound<'_, PyAny>) -> PyResult<Pickled> {
         let py = obj.py();
-        let out = dumps(py)?.call1((obj,))?.cast_into::<PyTuple>()?;
+        Pickled::of(&dumps(py)?.call1((obj,))?.cast_into::<PyTuple>()?)
+    }
+
+    /// An object as the pickler of messages returns it: the stream, and the list of buffers.
+    pub fn of(out: &Bound<'_, PyTuple>) -> PyResult<Pickled> {
         let stream = out.get_borrowed_item(0)?.to_owned().cast_into::<PyBytes>()?.unbind();
         let buffers = out.get_borrowed_item(1)?.to_owned().cast_into::<PyList>()?;
         let views = buffers.iter().map(|b| View::new(&b)).collect::<PyResult<_>>()?;

@@ -85,6 +85,7 @@ impl Caller {
     ) -> PyResult<Option<PendingCall>> {
         fork::check_not_forked()?;
         let (mode, targets) = (mode(how)?, &self.targets.get().0);
+        provided::check_no_per_rank(args, kwargs)?;
         let pickled = arguments(args, kwargs)?;
         let payload = message(py, targets.node(), targets.peers(only), &pickled)?;
         // From here on no Python code runs, except signal handlers while this thread waits for credit.
@@ -95,6 +96,43 @@ impl Caller {
         let message = Outgoing { head, payload, local: || pickled.parts(py) };
         targets.send(&Gil(py), &message, only, call.as_ref().map(|c| &*c.inner))?;
         Ok(call)
+    }
+
+    /// Sends pickled arguments to all ranks: to each rank its `pieces`, and behind them the `common` ones if there are any. `places` has
+    /// the same number of places in `pieces` for each rank. The result is that of `send`.
+    fn send_each(
+        &self,
+        py: Python<'_>,
+        common: Option<&Bound<'_, PyTuple>>,
+        pieces: Vec<Bound<'_, PyTuple>>,
+        places: Vec<u32>,
+        how: i32,
+    ) -> PyResult<Option<PendingCall>> {
+        fork::check_not_forked()?;
+        let (mode, targets) = (mode(how)?, &self.targets.get().0);
+        let common = common.map(Pickled::of).transpose()?;
+        let pieces = pieces.iter().map(Pickled::of).collect::<PyResult<Vec<_>>>()?;
+        let (node, peers) = (targets.node(), targets.peers(None));
+        let common_parts = common.as_ref().map_or_else(Vec::new, |common| common.parts(py));
+        let parts = pieces.iter().map(|p| p.parts(py)).collect();
+        let mut payloads = outgoing::rank_payloads(&node.arena, peers, common_parts, parts, places.clone())
+            .map_err(|why| provided::delivery_error(py, why))?;
+        if outgoing::needs_transport(&node.offers, peers, payloads.largest()) {
+            provided::choose_bulk_transport(py, &node.offers)?;
+        }
+        // As in `send`.
+        let around = trace::current(py)?;
+        let call = mode.map(|mode| PendingCall::new(node, targets.start(mode, None)));
+        let head = self.head(around, call.as_ref().map_or(CallId::NONE, |c| c.inner.call_id));
+        let local = |rank| {
+            let each = places.len() / targets.len().max(1);
+            let own = places[rank * each..(rank + 1) * each].iter().map(|place| &pieces[*place as usize]);
+            own.chain(&common).flat_map(|pickled| pickled.parts(py)).collect()
+        };
+        match targets.send_each(&Gil(py), head, &mut payloads, local, call.as_ref().map(|c| &*c.inner))? {
+            None => Ok(call),
+            Some(why) => Err(provided::delivery_error(py, why)),
+        }
     }
 
     /// Sends to all ranks or one rank. The answers go to a pending call of another process.
@@ -121,7 +159,7 @@ fn arguments(args: &Bound<'_, PyTuple>, kwargs: &Bound<'_, PyDict>) -> PyResult<
 /// The payload of a message to these processes. Raises `DeliveryError` before any send if one of them cannot receive it.
 pub fn message<'a>(py: Python<'a>, node: &Node, peers: &[Arc<Peer>], pickled: &'a Pickled) -> PyResult<Payload<'a>> {
     let payload = outgoing::payload(&node.arena, peers, pickled.parts(py)).map_err(|why| provided::delivery_error(py, why))?;
-    if outgoing::needs_transport(&node.offers, peers, &payload) {
+    if outgoing::needs_transport(&node.offers, peers, payload.largest()) {
         provided::choose_bulk_transport(py, &node.offers)?;
     }
     Ok(payload)

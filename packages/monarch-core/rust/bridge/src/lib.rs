@@ -62,7 +62,7 @@ mod _native {
     #[pymodule_export]
     use crate::promise::native_promise;
     #[pymodule_export]
-    use crate::provided::{provide_bulk_choice, provide_delivery_error, provide_pickling};
+    use crate::provided::{provide_bulk_choice, provide_delivery_error, provide_per_rank, provide_pickling};
     #[pymodule_export]
     use crate::signal::{run_at_exit, was_interrupted};
     #[pymodule_export]

@@ -16,14 +16,14 @@ use wire::Status;
 use crate::bytes::{load, raw};
 use crate::fork;
 use crate::gil::Gil;
-use crate::protocol::protocol::{FIRST_ERROR, GATHER, NO_ANSWER, STREAM};
+use crate::protocol::protocol::{FIRST_ERROR, GATHER, NO_ANSWER, ONLY_ANSWER, STREAM};
 use crate::watcher::LoopWatcher;
 
 /// The condition under which a call is done, from its number; `None` for a call without an answer.
 pub fn mode(n: i32) -> PyResult<Option<Mode>> {
     Ok(match n {
         NO_ANSWER => None,
-        FIRST_ERROR => Some(Mode::FirstError),
+        FIRST_ERROR | ONLY_ANSWER => Some(Mode::FirstError),
         GATHER => Some(Mode::Gather),
         STREAM => Some(Mode::Stream),
         _ => return Err(PyValueError::new_err("no such mode")),

@@ -21,6 +21,9 @@ pub mod protocol {
     pub const GATHER: i32 = 1;
     #[pymodule_export]
     pub const STREAM: i32 = 2;
+    /// As `FIRST_ERROR`, for a call whose user wants the answer of one rank.
+    #[pymodule_export]
+    pub const ONLY_ANSWER: i32 = 3;
 
     // The status of an answer: value, error, or failure.
     #[pymodule_export]

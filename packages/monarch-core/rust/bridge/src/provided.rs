@@ -7,7 +7,7 @@
 use pyo3::exceptions::{PyException, PyRuntimeError};
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
-use pyo3::types::{PyDict, PyString};
+use pyo3::types::{PyDict, PyString, PyTuple};
 use pyo3::{PyTypeInfo, intern};
 use runtime::transfers::offers::Offers;
 
@@ -17,6 +17,8 @@ static MODULES: PyOnceLock<Py<PyDict>> = PyOnceLock::new();
 static PICKLING: PyOnceLock<(Py<PyAny>, Py<PyAny>)> = PyOnceLock::new();
 /// The class of the error of a message that cannot be sent.
 static DELIVERY_ERROR: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
+/// The class of arguments with a value for each rank, and the class of the error of a message with one.
+static PER_RANK: PyOnceLock<(Py<PyAny>, Py<PyAny>)> = PyOnceLock::new();
 /// The function that chooses the bulk transport of the process.
 static CHOOSE: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
 /// `_asyncio._get_running_loop`.
@@ -37,6 +39,12 @@ pub fn provide_pickling(py: Python<'_>, dumps: Py<PyAny>, loads: Py<PyAny>) {
 #[pyfunction]
 pub fn provide_delivery_error(py: Python<'_>, class_: Py<PyAny>) {
     let _ = DELIVERY_ERROR.set(py, class_);
+}
+
+/// Provides the class of arguments with a value for each rank, and the class of the error of a message with one.
+#[pyfunction]
+pub fn provide_per_rank(py: Python<'_>, class_: Py<PyAny>, error: Py<PyAny>) {
+    let _ = PER_RANK.set(py, (class_, error));
 }
 
 /// Provides the function that chooses the bulk transport of the process, for its first large part to another host.
@@ -73,6 +81,17 @@ pub fn loads(py: Python<'_>) -> PyResult<&Bound<'_, PyAny>> {
 pub fn delivery_error(py: Python<'_>, why: String) -> PyErr {
     let made = DELIVERY_ERROR.get(py).ok_or_else(not_loaded).and_then(|class| class.bind(py).call1((why,)));
     made.map_or_else(|e| e, PyErr::from_value)
+}
+
+/// An error if an argument has a value for each rank. Only the type of each argument is compared, and no Python code runs.
+pub fn check_no_per_rank(args: &Bound<'_, PyTuple>, kwargs: &Bound<'_, PyDict>) -> PyResult<()> {
+    // The class does not exist before its first use.
+    let Some((class, error)) = PER_RANK.get(args.py()) else { return Ok(()) };
+    let is_per_rank = |item: Borrowed<'_, '_, PyAny>| item.get_type().as_ptr() == class.as_ptr();
+    if args.iter_borrowed().any(is_per_rank) || !kwargs.is_empty() && kwargs.iter().any(|(_, item)| is_per_rank(item.as_borrowed())) {
+        return Err(PyErr::from_value(error.bind(args.py()).call0()?));
+    }
+    Ok(())
 }
 
 /// Chooses the bulk transport, unless another thread is choosing it. An error of the choice fails no message: the next one tries again.

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use net::RecvPart;
 use net::lock::lock;
-use wire::cast::{Attachment, CastBody, CastFrame, CastMode, Reduced};
+use wire::cast::{CastBody, CastFrame, CastMode, Reduced};
 use wire::cursor::Cursor;
 use wire::frame::{CAST, begin, finish};
 use wire::runs::{ENDED, SEPARATE, UNREACHED};
@@ -25,6 +25,7 @@ use crate::peers::Peers;
 use crate::peers::ended::host_end;
 use crate::peers::peer::{Head, Peer, View};
 use crate::transfers::payload::Payload;
+use crate::transfers::rank_payloads::RankPayloads;
 
 /// Larger payloads are sent directly to each target: a relay holds a cast until all targets have answered.
 pub const MAX_PAYLOAD: u64 = 1 << 20;
@@ -119,8 +120,17 @@ impl Caster {
         Some(Group { caster: self.me.clone(), id, mailbox, targets, direct_ranks })
     }
 
-    /// Casts one message to the remote targets of the group (`peers` by rank); false if the caller has to send it to each target.
-    pub fn cast(&self, group: &Group, peers: &[Arc<Peer>], head: &Head<'_>, mode: Option<Mode>, payload: &Payload<'_>) -> bool {
+    /// Casts one message to the remote targets of the group (`peers` by rank), with `values` that differ between them; false if the caller
+    /// has to send it to each target.
+    pub fn cast(
+        &self,
+        group: &Group,
+        peers: &[Arc<Peer>],
+        head: &Head<'_>,
+        mode: Option<Mode>,
+        payload: &Payload<'_>,
+        values: Option<&RankPayloads<'_>>,
+    ) -> bool {
         let how = match mode {
             Some(Mode::FirstError) => CastMode::FirstError,
             Some(Mode::Gather) => CastMode::Gather,
@@ -129,20 +139,23 @@ impl Caster {
         };
         let remote = || group.targets.iter().map(|t| &peers[t.rank as usize]);
         // Without credit for every target the caller sends the messages one by one, and each of them waits for credit.
-        if payload.len() > MAX_PAYLOAD || !remote().all(|p| p.has_credit(group.mailbox)) {
+        let fits = payload.len() <= MAX_PAYLOAD && values.is_none_or(RankPayloads::fit_cast);
+        if !fits || !remote().all(|p| p.has_credit(group.mailbox)) {
             return false;
         }
-        remote().for_each(|p| p.spend(group.mailbox, payload.len() + OVERHEAD));
+        let own = |t: &Target| values.map_or(0, |values| values.own_len(t.rank as usize));
+        group.targets.iter().for_each(|t| peers[t.rank as usize].spend(group.mailbox, payload.len() + own(t) + OVERHEAD));
+        let bytes = payload.len() + group.targets.iter().map(own).sum::<u64>() / group.targets.len().max(1) as u64;
+        let values = values.map(|values| Arc::new(values.of_targets(group.targets.iter().map(|t| t.rank as usize))));
         let parts = payload.encode();
         let Head { sender, call_id, flags, trace, method, extent, .. } = *head;
         let body = CastBody { sender, call_id, flags, trace, method, extent, parts: &parts }.encode();
         let in_order = lock(&self.handing);
-        let attachments: Arc<[Attachment]> = Arc::new([]);
-        let Some(cast) = lock(&self.source).cast(group.id, how, body, attachments) else { return false };
+        let Some(cast) = lock(&self.source).cast(group.id, how, body, values) else { return false };
         if how.reduces() {
             lock(&self.waiting).insert((group.id, cast.number), Waiting { call_id: head.call_id, targets: group.targets.clone() });
         }
-        let (View { offset, dims }, targets, bytes) = (head.view, group.targets.len() as u64, payload.len());
+        let (View { offset, dims }, targets) = (head.view, group.targets.len() as u64);
         let sent = || events::cast_sent(group.mailbox.0, method, targets, call_id.0, bytes, head.parent, sender.0, offset, dims);
         events::in_trace(trace.words(), sent);
         let drain = self.hand_over(cast);

@@ -5,6 +5,7 @@ mod casting;
 
 use casting::{World, answer};
 use proptest::prelude::*;
+use runtime::cast::fan_out::FAN_OUT;
 use wire::Status;
 use wire::cast::CastMode;
 
@@ -197,4 +198,21 @@ proptest! {
             prop_assert_eq!(host.relay.records(), 0);
         }
     }
+}
+
+/// The root sends the values of thousands of hosts in as many frames as it has children, and each host gets its own.
+#[test]
+fn root_sends_values_in_few_frames() {
+    let hosts = 4096;
+    let mut world = World::new(&[&[0][..], &vec![1; hosts]].concat(), FAN_OUT);
+    world.group(0, &(1..=hosts).collect::<Vec<_>>(), true);
+    // The second cast has values; the world checks what each frame and each target has of them.
+    world.cast(0, 0, CastMode::Gather);
+    world.settle();
+    world.cast(0, 0, CastMode::Gather);
+    let sent = world.channels.iter().filter(|((from, _), _)| *from == 0).map(|(_, frames)| frames.len()).sum::<usize>();
+    assert!((1..=16).contains(&sent), "{sent} frames");
+    world.settle();
+    check_order(&world).unwrap();
+    check_outcomes(&world).unwrap();
 }

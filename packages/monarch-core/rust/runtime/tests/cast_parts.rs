@@ -114,7 +114,7 @@ fn two_hosts() -> (Source, GroupId, Relay, Relay) {
 
 fn cast(source: &mut Source, group: GroupId, mode: CastMode) -> wire::Cast {
     let body = CastBody { sender: MailboxId(1), call_id: CallId(1), method: b"m", parts: b"", ..CastBody::default() };
-    source.cast(group, mode, body.encode(), Arc::new([])).unwrap()
+    source.cast(group, mode, body.encode(), None).unwrap()
 }
 
 fn only_send(out: Vec<Effect>) -> CastFrame {

@@ -45,7 +45,7 @@ impl Mesh {
 
     fn cast(&self, call_id: CallId, mode: Option<Mode>, payload: &Payload<'_>) -> bool {
         let head = Head { dest: BOX, sender: MailboxId(5), call_id, method: b"go", ..Head::default() };
-        self.client().node.caster.cast(&self.group, &self.peers, &head, mode, payload)
+        self.client().node.caster.cast(&self.group, &self.peers, &head, mode, payload, None)
     }
 
     fn call(&self, mode: Mode) -> Arc<PendingCall> {
@@ -210,7 +210,7 @@ fn stale_answers_change_nothing() {
     let call = caster.call(Mode::Gather, &targets);
     let head = Head { dest: BOX, sender: MailboxId(5), call_id: call.call_id, method: b"go", ..Head::default() };
     let peers = targets.map(|uid| caster.node.peers.peer(uid));
-    assert!(caster.node.caster.cast(&group, &peers, &head, Some(Mode::Gather), &Payload::small(b"question")));
+    assert!(caster.node.caster.cast(&group, &peers, &head, Some(Mode::Gather), &Payload::small(b"question"), None));
     // These are frames of the caster's own agent: the caster accepts answers from this agent only.
     let mut runs = Runs::default();
     runs.push(9, Status::Ok as u8, b"stale");

@@ -11,6 +11,12 @@ use crate::group::{GroupId, GroupSlice, Span};
 use crate::ids::{CallId, MailboxId};
 use crate::runs::Runs;
 use crate::trace::Trace;
+use crate::values::Values;
+
+/// The flag of a cast that contains members of its group.
+const SLICE: u8 = 0x80;
+/// The flag of a cast that contains values.
+const VALUES: u8 = 0x40;
 
 /// The answers that a cast requests.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -103,14 +109,6 @@ impl Order {
     }
 }
 
-/// A large part that is sent beside the frame, once to each host.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Attachment {
-    /// Counted by the source.
-    pub id: u64,
-    pub len: u64,
-}
-
 /// A message to the hosts of a span.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Cast {
@@ -129,7 +127,8 @@ pub struct Cast {
     pub order: Order,
     /// An encoded `CastBody`.
     pub body: Arc<[u8]>,
-    pub attachments: Arc<[Attachment]>,
+    /// The parts of the message that differ between the targets of the span.
+    pub values: Option<Arc<Values>>,
 }
 
 /// The message for the receiving procs. Only their ranks differ.
@@ -235,24 +234,21 @@ impl Cast {
         put_var(out, self.number - self.finished.min(self.number));
         put_var(out, self.ask.into());
         self.span.put(out);
-        out.push(self.mode as u8 | if self.slice.is_some() { 0x80 } else { 0 });
+        out.push(self.mode as u8 | if self.slice.is_some() { SLICE } else { 0 } | if self.values.is_some() { VALUES } else { 0 });
         if let Some(slice) = &self.slice {
             slice.put(out);
         }
         self.order.put(out, self.span.start);
-        put_var(out, self.attachments.len() as u64);
-        for a in self.attachments.iter() {
-            put_var(out, a.id);
-            put_var(out, a.len);
+        if let Some(values) = &self.values {
+            values.put(out);
         }
     }
 
     fn read(c: &mut Cursor<'_>) -> Result<Self, DecodeError> {
         let (group, number, back, ask, span, tag) = (GroupId::read(c)?, c.var()?, c.var()?, c.var32()?, Span::read(c)?, c.u8()?);
-        let slice = if tag & 0x80 == 0 { None } else { Some(Arc::new(GroupSlice::read(c)?)) };
+        let slice = if tag & SLICE == 0 { None } else { Some(Arc::new(GroupSlice::read(c)?)) };
         let order = Order::read(c, span.start)?;
-        let n = c.count(2)?;
-        let attachments = (0..n).map(|_| Ok(Attachment { id: c.var()?, len: c.var()? })).collect::<Result<_, DecodeError>>()?;
+        let values = if tag & VALUES == 0 { None } else { Some(Arc::new(Values::read(c)?)) };
         let rest = c.remaining();
         Ok(Cast {
             group,
@@ -260,11 +256,11 @@ impl Cast {
             finished: number.checked_sub(back).ok_or(DecodeError::Number)?,
             ask,
             span,
-            mode: CastMode::from_u8(tag & 0x7f)?,
+            mode: CastMode::from_u8(tag & !(SLICE | VALUES))?,
             slice,
             order,
             body: c.take(rest)?.into(),
-            attachments,
+            values,
         })
     }
 }

@@ -18,6 +18,7 @@ pub mod part_fragment;
 pub mod routed;
 pub mod runs;
 pub mod trace;
+pub mod values;
 
 pub use cast::Cast;
 pub use control::Control;
@@ -29,6 +30,7 @@ pub use part::{Bytes, Part};
 pub use routed::{Route, Routed};
 pub use runs::Runs;
 pub use trace::Trace;
+pub use values::Values;
 
 /// The version of the protocol. It is raised on every incompatible change, so that incompatible builds refuse each other.
-pub const VERSION: u32 = 6;
+pub const VERSION: u32 = 7;

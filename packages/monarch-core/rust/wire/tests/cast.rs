@@ -3,8 +3,9 @@
 use std::sync::Arc;
 
 use proptest::prelude::*;
-use wire::cast::{Answer, Attachment, CastBody, CastFrame, CastMode, Order, Reduced, Taken};
-use wire::{CallId, Cast, GroupId, GroupSlice, MailboxId, ProcUid, Runs, Span, Status, Trace};
+use wire::cast::{Answer, CastBody, CastFrame, CastMode, Order, Reduced, Taken};
+use wire::values::Piece;
+use wire::{CallId, Cast, GroupId, GroupSlice, MailboxId, ProcUid, Runs, Span, Status, Trace, Values};
 
 fn bytes() -> impl Strategy<Value = Vec<u8>> {
     proptest::collection::vec(any::<u8>(), 0..40)
@@ -31,12 +32,27 @@ fn slice() -> impl Strategy<Value = Arc<GroupSlice>> {
     )
 }
 
+fn values() -> impl Strategy<Value = Values> {
+    (0u32..4, 0usize..12, proptest::collection::vec((0u32..9, bytes()), 1..9)).prop_flat_map(|(each, targets, pieces)| {
+        let pieces: Vec<Piece> = pieces.into_iter().map(|(count, bytes)| Piece { count, bytes: bytes.into() }).collect();
+        let places = proptest::collection::vec(0..pieces.len() as u32, each as usize * targets);
+        places.prop_map(move |places| Values::new(each, places, pieces.clone()))
+    })
+}
+
 fn cast() -> impl Strategy<Value = Cast> {
     let numbers = proptest::collection::vec((1u32..9, any::<u64>()), 0..6);
     let mode = prop_oneof![Just(CastMode::Gather), Just(CastMode::FirstError), Just(CastMode::Taken), Just(CastMode::Forget)];
-    let attachments = proptest::collection::vec((any::<u64>(), any::<u64>()), 0..3);
-    ((group(), any::<u64>(), any::<u64>(), any::<u32>()), 0u32..1000, numbers, mode, proptest::option::of(slice()), bytes(), attachments)
-        .prop_map(|((group, a, b, ask), start, numbers, mode, slice, body, attachments)| {
+    (
+        (group(), any::<u64>(), any::<u64>(), any::<u32>()),
+        0u32..1000,
+        numbers,
+        mode,
+        proptest::option::of(slice()),
+        bytes(),
+        proptest::option::of(values()),
+    )
+        .prop_map(|((group, a, b, ask), start, numbers, mode, slice, body, values)| {
             let (mut order, mut end) = (Order::default(), start);
             for (len, number) in numbers {
                 end += len;
@@ -52,7 +68,7 @@ fn cast() -> impl Strategy<Value = Cast> {
                 slice,
                 order,
                 body: body.into(),
-                attachments: attachments.into_iter().map(|(id, len)| Attachment { id, len }).collect(),
+                values: values.map(Arc::new),
             }
         })
 }
@@ -106,6 +122,20 @@ proptest! {
         prop_assert!(CastFrame::decode(&bytes[..cut.index(bytes.len() - body)]).is_err());
     }
 
+    /// A part of the values has the pieces of its targets, each once, and no others.
+    #[test]
+    fn part_has_the_pieces_of_its_targets(values in values(), from in 0u32..14, to in 0u32..14) {
+        let part = values.part(from..to);
+        let own: Vec<_> = (from..to).filter(|target| *target < values.targets()).collect();
+        if to <= values.targets() {
+            for (at, target) in (0..).zip(&own) {
+                prop_assert_eq!(part.of(at), values.of(*target));
+            }
+            let used = (0..part.targets()).flat_map(|target| part.of(target).unwrap()).map(|p| std::ptr::from_ref(p));
+            prop_assert_eq!(used.collect::<std::collections::BTreeSet<_>>().len(), part.pieces().len());
+        }
+    }
+
     #[test]
     fn arbitrary_bytes_do_no_harm(kind in 0u8..10, bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
         let mut all = vec![kind];
@@ -137,6 +167,9 @@ proptest! {
             }
             Ok(CastFrame::Cast(c)) => {
                 let _ = c.order.part(c.span);
+                if let Some(v) = &c.values {
+                    let _ = (v.of(c.span.start), v.part(c.span.start..c.span.end), v.part(0..v.targets()));
+                }
                 if let Some(s) = c.slice {
                     let _ = (s.part(c.span), s.targets(c.span), s.indices(c.span.start).len());
                 }
@@ -161,8 +194,8 @@ fn cast_to_thousands_of_hosts_is_short() {
     let mut order = Order::default();
     order.push(4096, 17);
     let group = GroupId { source: ProcUid(u64::MAX), number: 3 };
-    let (span, body, attachments) = (Span::new(0, 256), Arc::from(&b""[..]), Arc::from(&[][..]));
+    let (span, body) = (Span::new(0, 256), Arc::from(&b""[..]));
     let mode = CastMode::Gather;
-    let cast = Cast { group, number: 1000, finished: 999, ask: 0, span, mode, slice: None, order: order.part(span), body, attachments };
+    let cast = Cast { group, number: 1000, finished: 999, ask: 0, span, mode, slice: None, order: order.part(span), body, values: None };
     assert!(CastFrame::Cast(cast).encode().len() <= 32);
 }

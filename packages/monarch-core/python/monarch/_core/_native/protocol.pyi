@@ -9,6 +9,7 @@ __all__ = [
     "GATHER",
     "NO_ANSWER",
     "OK",
+    "ONLY_ANSWER",
     "PROC_ENDED",
     "STOP",
     "STREAM",
@@ -27,6 +28,7 @@ NO_ANSWER: int
 FIRST_ERROR: int
 GATHER: int
 STREAM: int
+ONLY_ANSWER: int
 
 # The kinds of an answer.
 OK: int

@@ -72,10 +72,15 @@ class CallTarget:
             return self._sent_again(e, args, kwargs, mode, rank)
 
     def call(
-        self, args: tuple[Any, ...], kwargs: dict[str, Any], decode: Callable[[PendingCall], Any], rank: int | None = None
+        self,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        decode: Callable[[PendingCall], Any],
+        rank: int | None = None,
+        mode: int = FIRST_ERROR,
     ) -> Future[Any]:
         """The future of a call: of all actors, or of one rank."""
-        cell = self.begin(args, kwargs, FIRST_ERROR, rank)
+        cell = self.begin(args, kwargs, mode, rank)
         return self.failed(cell) if isinstance(cell, BaseException) else new_future(cell, decode)
 
     def failed(self, error: BaseException) -> Future[Any]:
@@ -114,15 +119,11 @@ class CallTarget:
     def _sent_again(
         self, exc: RuntimeError | TypeError, args: tuple[Any, ...], kwargs: dict[str, Any], mode: int, rank: int | None
     ) -> PendingCall | BaseException | None:
-        """Sends again if an argument asks for the receivers; else gives the reason why there is no answer. `exc` is the first error."""
-        from monarch._core.pickle.state import NeedsReceivers
-
+        """Sends again if an argument needs that; else gives the reason why there is no answer. `exc` is the first error."""
         if isinstance(exc, RuntimeError):
             return self._undelivered(exc, rank)
-        if not isinstance(exc, NeedsReceivers):
-            raise exc
         try:
-            cell, is_sent = send_to_receivers(self.ranks, self._caller, args, kwargs, mode, rank)
+            cell, is_sent = sent_again(exc, self.ranks, self._caller, self.title, args, kwargs, mode, rank)
         except RuntimeError as e:
             return self._undelivered(e, rank)
         is_sent()
@@ -225,13 +226,43 @@ def mark_retrieved(mesh: int, cell: PendingCall, failure: MeshFailure, unanswere
     cell.set_retrieved()
 
 
+def sent_again(
+    exc: TypeError,
+    to: ActorRanks,
+    caller: Caller,
+    title: str,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    mode: int,
+    rank: int | None = None,
+) -> tuple[PendingCall | None, Callable[[], None]]:
+    """Sends to these actors, or to one rank of them, a message that was refused with `exc`; raises `exc` if it cannot be sent at all.
+
+    The caller runs the second result when the message is sent: it runs the functions that wait for the send.
+    """
+    from functools import partial
+
+    from monarch._core.pickle.state import NeedsRanks, NeedsReceivers
+
+    if type(exc) is NeedsRanks:
+        from monarch._core.call.rank_values import send_rank_values
+
+        send = partial(send_rank_values, to, caller, title, args, kwargs, mode, rank)
+        try:
+            return send(), lambda: None
+        except NeedsReceivers:
+            return send_to_receivers(to, send, rank)
+    if isinstance(exc, NeedsReceivers):
+        return send_to_receivers(to, partial(caller.send, args, kwargs, mode, rank), rank)
+    raise exc
+
+
 def send_to_receivers(
-    to: ActorRanks, caller: Caller, args: tuple[Any, ...], kwargs: dict[str, Any], mode: int, rank: int | None = None
+    to: ActorRanks, send: Callable[[], PendingCall | None], rank: int | None
 ) -> tuple[PendingCall | None, Callable[[], None]]:
     """Sends to these actors, or to one rank of them, a message for known receivers only, such as the shards of a mesh tensor.
 
-    The pickler first refuses such a message. This function pickles it again with the list of receivers. The caller runs the second
-    result when the message is sent: it runs the functions that wait for the send.
+    The pickler first refuses such a message. `send` pickles it again, with the list of receivers.
     """
     from functools import partial
 
@@ -242,7 +273,7 @@ def send_to_receivers(
     before, state.receivers = state.receivers, found
     sent = False
     try:
-        cell = caller.send(args, kwargs, mode, rank)
+        cell = send()
         sent = True
     finally:
         state.receivers = before

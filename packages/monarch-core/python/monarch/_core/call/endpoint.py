@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from monarch._core._native.protocol import NO_ANSWER, STREAM
+from monarch._core._native.protocol import NO_ANSWER, ONLY_ANSWER, STREAM
 from monarch._core.call.future import new_future
 from monarch._core.shape.generic import Generic
 
@@ -34,7 +34,7 @@ class Endpoint(Generic[P, R]):
         """Calls all actors of the mesh. The message is sent before this method returns.
 
         Args:
-            *args: positional arguments of the endpoint; pickled once for all actors.
+            *args: positional arguments of the endpoint; pickled once for all actors. `per_rank` gives each actor another value.
             **kwargs: its keyword arguments.
 
         Returns:
@@ -95,7 +95,7 @@ class Endpoint(Generic[P, R]):
         target = self.__core__
         if target.size != 1:
             raise ValueError(f"call_one requires exactly 1 actor, but mesh has {target.size}")
-        return target.call(args, kwargs, target.one_result)
+        return target.call(args, kwargs, target.one_result, mode=ONLY_ANSWER)
 
     def choose(self, /, *args: P.args, **kwargs: P.kwargs) -> Future[R]:
         """Calls one actor of the mesh, picked at random.

@@ -225,6 +225,18 @@ class ValueMesh(MeshTrait, Generic[R]):
         for i, position in enumerate(self._positions):
             yield Point(i, extent), self._cells[position]
 
+    def map(self, function: Callable[[R], T]) -> ValueMesh[T]:
+        """A mesh of the same shape, of what `function` makes of each value. Its exceptions are raised.
+
+        ```python
+        from monarch.actor import Extent, ValueMesh
+
+        values = ValueMesh(Extent(["gpus"], [3]).region.as_shape(), [1, 2, 3])
+        assert values.map(str).values() == ["1", "2", "3"]
+        ```
+        """
+        return ValueMesh(self._shape, [function(value) for value in self.values()])
+
     def values(self) -> list[R]:
         """All values, in rank order."""
         return [self._cells[position] for position in self._positions]

@@ -104,12 +104,9 @@ class ProcSet:
         try:
             caller.send(args, kwargs, NO_ANSWER)
         except TypeError as e:
-            from monarch._core.call.call_target import send_to_receivers
-            from monarch._core.pickle.state import NeedsReceivers
+            from monarch._core.call.call_target import sent_again
 
-            if not isinstance(e, NeedsReceivers):
-                raise
-            _, is_sent = send_to_receivers(ranks, caller, args, kwargs, NO_ANSWER)
+            _, is_sent = sent_again(e, ranks, caller, f"spawn of {class_name}", args, kwargs, NO_ANSWER)
         spec = marshal.dumps((info.state(), owner.process.uid, owner.mailbox, self._origin()))
         owned = OwnedMesh(process, owner, info, True)
         process.meshes.known[info.uid] = info

@@ -143,6 +143,12 @@ def _survey(obj: Any, large: list[bytes]) -> bool:
     return False
 
 
+def is_small_and_plain(obj: Any) -> bool:
+    """Whether `obj` is a small tree of plain builtins, which pickles without effects."""
+    large: list[bytes] = []
+    return _survey(obj, large) and not large
+
+
 def _encode(obj: Any, large: Sequence[bytes], buffers: list[memoryview | bytes] | None, *, same_program: bool = False) -> bytes:
     before, state.message = state.message, True
     try:

@@ -31,6 +31,10 @@ class NeedsReceivers(TypeError):
     """Internal: the message holds an object for known receivers only. The text is for the user, if the message has no such receivers."""
 
 
+class NeedsRanks(TypeError):
+    """Internal: the message has an argument with a value for each rank. It was not pickled."""
+
+
 class _State(_local):
     # True for a message, false for a plain `pickle.dumps` by the user.
     message = False

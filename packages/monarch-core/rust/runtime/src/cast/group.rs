@@ -139,12 +139,14 @@ pub(super) fn pass_on(
     let (cast, ask) = (&record.cast, record.next_ask);
     let known = sent_members.get(&to).is_some_and(|k| k.covers(span));
     // With `Forget`, the receiver may have removed the group for one part of the span already, so the frame has the members again.
-    let slice = (!known || ask > 0 && cast.mode == CastMode::Forget).then(|| Arc::new(slice.part(span)));
+    let members = (!known || ask > 0 && cast.mode == CastMode::Forget).then(|| Arc::new(slice.part(span)));
     if !known {
         sent_members.insert(to, span);
     }
     let order = cast.order.part(span);
-    let (body, attachments) = (cast.body.clone(), cast.attachments.clone());
+    let index = |position: u32| slice.first(position).saturating_sub(slice.first(cast.span.start));
+    let values = cast.values.as_ref().map(|values| Arc::new(values.part(index(span.start)..index(span.end))));
+    let body = cast.body.clone();
     let (group, number, mode) = (cast.group, cast.number, cast.mode);
-    Effect::Send { to, frame: CastFrame::Cast(Cast { group, number, finished, ask, span, mode, slice, order, body, attachments }) }
+    Effect::Send { to, frame: CastFrame::Cast(Cast { group, number, finished, ask, span, mode, slice: members, order, body, values }) }
 }

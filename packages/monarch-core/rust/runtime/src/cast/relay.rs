@@ -16,8 +16,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use wire::cast::{Answer, Attachment, CastFrame, CastMode, Reduced, Taken};
-use wire::{Cast, GroupId, GroupSlice, MailboxId, ProcUid, Runs, Span, Status};
+use wire::cast::{Answer, CastFrame, CastMode, Reduced, Taken};
+use wire::{Cast, GroupId, GroupSlice, MailboxId, ProcUid, Runs, Span, Status, Values};
 
 use super::fan_out::{FAN_OUT, divide, head};
 use super::group::{Group, pass_on, unreached};
@@ -47,7 +47,8 @@ pub struct Delivery {
     pub mailbox: MailboxId,
     pub targets: Vec<Target>,
     pub body: Arc<[u8]>,
-    pub attachments: Arc<[Attachment]>,
+    /// The values of the cast, and the index of their first target.
+    pub values: Option<(Arc<Values>, u32)>,
 }
 
 /// A target of a cast on this host: its proc, its rank in the call, and its index in the group.
@@ -61,7 +62,7 @@ pub struct Target {
 /// An action of the relay for its caller, the gateway.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Effect {
-    /// Send a frame to another host, with the attachments of the cast.
+    /// Send a frame to another host.
     Send {
         to: ProcUid,
         frame: CastFrame,
@@ -218,6 +219,8 @@ impl Relay {
             }
         }
         record.missing = targets.len();
+        let first = g.slice.first(record.cast.span.start);
+        let values = record.cast.values.clone().map(|values| (values, first));
         self.cast_ids.insert(cast_id, (record.cast.group, record.cast.number));
         out.push(Effect::Deliver(Delivery {
             group: record.cast.group,
@@ -229,7 +232,7 @@ impl Relay {
             mailbox: g.slice.mailbox,
             targets,
             body: record.cast.body.clone(),
-            attachments: record.cast.attachments.clone(),
+            values,
         }));
         Some(record)
     }

@@ -6,8 +6,8 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use wire::cast::{Attachment, CastMode};
-use wire::{Cast, GroupId, GroupSlice, ProcUid};
+use wire::cast::CastMode;
+use wire::{Cast, GroupId, GroupSlice, ProcUid, Values};
 
 use super::order::{Counter, OutOrder, all};
 
@@ -45,13 +45,13 @@ impl Source {
     }
 
     /// Makes a cast for the relay of this host, which is the root of the tree.
-    pub fn cast(&mut self, group: GroupId, mode: CastMode, body: Arc<[u8]>, attachments: Arc<[Attachment]>) -> Option<Cast> {
+    pub fn cast(&mut self, group: GroupId, mode: CastMode, body: Arc<[u8]>, values: Option<Arc<Values>>) -> Option<Cast> {
         let g = self.groups.get_mut(&group)?;
         let number = g.next;
         g.next += 1;
         let slice = (number == 0).then(|| g.slice.clone());
         let order = self.order.cast(&g.counters);
-        Some(Cast { group, number, finished: 0, ask: 0, span: all(g.counters.len()), mode, slice, order, body, attachments })
+        Some(Cast { group, number, finished: 0, ask: 0, span: all(g.counters.len()), mode, slice, order, body, values })
     }
 
     /// Removes a group whose handle no longer exists. The returned cast asks all relays to remove it when its casts are finished.
@@ -71,7 +71,7 @@ impl Source {
             slice: None,
             order: Default::default(),
             body: Arc::new([]),
-            attachments: Arc::new([]),
+            values: None,
         })
     }
 }

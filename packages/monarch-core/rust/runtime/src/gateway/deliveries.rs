@@ -69,12 +69,21 @@ impl Deliveries {
         let member = |proc: ProcUid| if proc == job.own_id { self.local.uid } else { proc };
         lock(&job.casts).members.extend(d.targets.iter().map(|t| member(t.proc)));
         for target in &d.targets {
+            let own = match &d.values {
+                Some((values, first)) => values.of(target.index.saturating_sub(*first)),
+                None => Some(vec![]),
+            };
+            let Some(own) = own else {
+                events::frame_refused(d.group.source.0, b"cast", d.body.len() as u64);
+                continue;
+            };
             let call_id = if d.mode.reduces() { cast_call_id(d.cast_id, target.index) } else { CallId::NONE };
             let mut start = Vec::with_capacity(64 + body.method.len() + body.extent.len());
             let at = begin(&mut start, MESSAGE);
             let CastBody { sender, flags, trace, method, extent, .. } = body;
             Head { dest: d.mailbox, sender, call_id, rank: target.rank, flags, trace, method, extent, ..Head::default() }
-                .put(&mut start, count);
+                .put(&mut start, own.iter().fold(count, |all, piece| all.saturating_add(piece.count)));
+            own.iter().for_each(|piece| start.extend_from_slice(&piece.bytes));
             finish(&mut start, at, parts.len());
             let head = Route { from: d.group.source, from_host: d.root, to: target.proc, to_host: job.own_id, seq: 0 };
             self.local.deliver(job.own_id, &head, &[&start, parts]);

@@ -6,17 +6,22 @@
 use std::sync::{Arc, OnceLock};
 
 use wire::frame::{EXPLICIT_PORT, STOP};
-use wire::{CallId, MailboxId, ProcUid, Trace};
+use wire::{CallId, MailboxId, ProcUid, Status, Trace};
 
 use super::interpreter::Interpreter;
+use super::outgoing::no_memory;
 use super::send::Sending;
 use super::sender;
-use crate::calls::pending_call::{Mode, PendingCall};
+use crate::calls::pending_call::{Mode, Outcome, PendingCall};
 use crate::caster::Group;
 use crate::mailboxes::mailbox::CHOSEN;
 use crate::node::Node;
 use crate::peers::peer::{Head, Peer, Sent};
 use crate::transfers::payload::{OutPart, Payload};
+use crate::transfers::rank_payloads::RankPayloads;
+
+/// The size of a part from which other threads of the interpreter run while it is copied.
+const RELEASE_FROM: usize = 1 << 20;
 
 /// The actors that a handle addresses, by rank.
 pub struct Targets {
@@ -75,7 +80,7 @@ impl Targets {
         call: Option<&PendingCall>,
     ) -> Result<(), I::Error> {
         let Some(i) = only else {
-            let direct_ranks = self.cast(message, call);
+            let direct_ranks = self.cast(&message.head, &message.payload, None, call);
             for n in 0..direct_ranks.map_or(self.len(), <[usize]>::len) {
                 let i = direct_ranks.map_or(n, |direct_ranks| direct_ranks[n]);
                 self.send_to(interpreter, message, i, i as u32, call)?;
@@ -84,6 +89,40 @@ impl Targets {
         };
         // Only here does the receiver's rank within the addressed shape differ from the rank of its answer.
         self.send_to(interpreter, message, i, 0, call)
+    }
+
+    /// Sends a message to all targets, with values of its own to each. `local` copies the parts for a target in this process, by rank. A
+    /// target for whose value there is no memory gets no message: its rank in the call fails, and without a call the result is the reason.
+    pub fn send_each<'p, I: Interpreter>(
+        &self,
+        interpreter: &I,
+        head: Head<'_>,
+        payloads: &mut RankPayloads<'_>,
+        local: impl Fn(usize) -> Vec<OutPart<'p>>,
+        call: Option<&PendingCall>,
+    ) -> Result<Option<String>, I::Error> {
+        let mut failed = None;
+        let is_large = payloads.largest() >= RELEASE_FROM;
+        let direct_ranks = self.cast(&head, payloads.common(), Some(payloads), call);
+        for n in 0..direct_ranks.map_or(self.len(), <[usize]>::len) {
+            let i = direct_ranks.map_or(n, |direct_ranks| direct_ranks[n]);
+            let taken = if is_large { interpreter.release(|| payloads.take(i)) } else { payloads.take(i) };
+            let payload = match (taken, call) {
+                (Ok(payload), _) => payload,
+                (Err(e), Some(call)) => {
+                    let why = no_memory(&e);
+                    self.node.calls.complete(call.call_id, Outcome::new(i as u32, Status::Undelivered, why.as_bytes()));
+                    continue;
+                }
+                (Err(e), None) => {
+                    failed.get_or_insert(no_memory(&e));
+                    continue;
+                }
+            };
+            let message = Outgoing { head, payload, local: || local(i) };
+            self.send_to(interpreter, &message, i, i as u32, call)?;
+        }
+        Ok(failed)
     }
 
     /// Sends a message to all targets, or to the target `only`. The answers go to a call of another process, each with its rank here.
@@ -111,13 +150,19 @@ impl Targets {
     }
 
     /// Sends to the targets on other hosts by a cast, if that is worth it. Returns the remaining ranks.
-    fn cast<L>(&self, message: &Outgoing<'_, L>, call: Option<&PendingCall>) -> Option<&[usize]> {
-        if self.peers.len() < 2 || message.head.flags & EXPLICIT_PORT != 0 {
+    fn cast(
+        &self,
+        head: &Head<'_>,
+        payload: &Payload<'_>,
+        values: Option<&RankPayloads<'_>>,
+        call: Option<&PendingCall>,
+    ) -> Option<&[usize]> {
+        if self.peers.len() < 2 || head.flags & EXPLICIT_PORT != 0 {
             return None;
         }
         let group = self.group.get_or_init(|| self.node.caster.group(&self.ids)).as_ref()?;
-        let head = Head { dest: self.ids[0].1, ..message.head };
-        if !self.node.caster.cast(group, &self.peers, &head, call.map(|c| c.mode), &message.payload) {
+        let head = Head { dest: self.ids[0].1, ..*head };
+        if !self.node.caster.cast(group, &self.peers, &head, call.map(|c| c.mode), payload, values) {
             return None;
         }
         if let Some(call) = call {

@@ -23,12 +23,14 @@ const MAX_INLINE_FRAME: usize = (u32::MAX - (1 << 20)) as usize;
 const COPY_INTO_HEAD: usize = 4 << 10;
 
 /// A part of an outgoing message.
+#[derive(Clone, Copy)]
 pub struct OutPart<'a> {
     pub bytes: &'a [u8],
     pub readonly: bool,
 }
 
 /// A part that is ready to be sent: in the frame, or in a block of the arena.
+#[derive(Clone)]
 enum Prepared<'a> {
     Inline(OutPart<'a>),
     Shared { block: Arc<Block>, len: u64, readonly: bool },
@@ -74,6 +76,20 @@ impl<'a> Payload<'a> {
     /// A payload of one small read-only part, which does not use the arena.
     pub fn small(bytes: &'a [u8]) -> Self {
         Payload { parts: vec![Prepared::Inline(OutPart { bytes, readonly: true })], blocks: Vec::new(), len: bytes.len() as u64 }
+    }
+
+    /// A payload of the parts of several payloads, one after the other. Blocks are shared with them.
+    pub fn join<'p>(all: impl IntoIterator<Item = &'p Payload<'a>>) -> Self
+    where
+        'a: 'p,
+    {
+        let mut out = Payload { parts: Vec::new(), blocks: Vec::new(), len: 0 };
+        for payload in all {
+            out.parts.extend_from_slice(&payload.parts);
+            out.blocks.extend_from_slice(&payload.blocks);
+            out.len += payload.len;
+        }
+        out
     }
 
     pub fn len(&self) -> u64 {

@@ -9,7 +9,8 @@ use std::time::Duration;
 use runtime::cast::record::LARGE;
 use runtime::cast::{Delivery, Effect, InOrder, Relay, Source};
 use wire::cast::{CastBody, CastFrame, CastMode};
-use wire::{CallId, GroupId, GroupSlice, MailboxId, ProcUid, Status};
+use wire::values::Piece;
+use wire::{CallId, Cast, GroupId, GroupSlice, MailboxId, ProcUid, Status, Values};
 
 use call::CastCall;
 
@@ -98,6 +99,26 @@ pub fn answer(id: u32, index: u32) -> (Status, Vec<u8>) {
         3 => (Status::Error, vec![index as u8; LARGE + 1]),
         _ => (Status::Ok, vec![(mix % 3) as u8]),
     }
+}
+
+/// Whether this cast has values.
+fn has_values(id: u32) -> bool {
+    !id.is_multiple_of(3)
+}
+
+/// Two pieces for each target: one for it alone, and one for every fifth target.
+fn values(targets: u32) -> Values {
+    let piece = |n: u32| Piece { count: 1, bytes: Arc::from(n.to_le_bytes()) };
+    Values::new(2, (0..targets).flat_map(|index| [index, targets + index % 5]).collect(), (0..targets + 5).map(piece).collect())
+}
+
+/// A frame has the values of the targets of its span, and no others.
+fn check_values(cast: &Cast, members: &GroupSlice) {
+    let Some(values) = &cast.values else { return };
+    let (first, end) = (members.first(cast.span.start), members.first(cast.span.end));
+    assert_eq!(values.targets(), end - first);
+    let others = (first..end).map(|index| index % 5).collect::<BTreeSet<_>>().len() as u32;
+    assert_eq!(values.pieces().len() as u32, end - first + others);
 }
 
 fn host_uid(at: usize) -> ProcUid {
@@ -189,7 +210,8 @@ impl World {
         let c = &mut self.callers[caller];
         let group = c.groups[group % c.groups.len()];
         let members = c.source.members(group).unwrap().clone();
-        let cast = c.source.cast(group, mode, body.encode(), Arc::new([])).unwrap();
+        let values = has_values(id).then(|| Arc::new(values(members.procs.len() as u32)));
+        let cast = c.source.cast(group, mode, body.encode(), values).unwrap();
         for proc in &members.procs {
             c.sent.entry(*proc).or_default().push(id);
         }
@@ -255,6 +277,12 @@ impl World {
                 Effect::Send { to, frame } => {
                     assert_ne!(to, self.hosts[at].uid, "a relay sends to itself");
                     let to = self.at(to);
+                    if let CastFrame::Cast(cast) = &frame
+                        && let Some(caller) = self.callers.iter().find(|c| c.uid == cast.group.source)
+                        && let Some(members) = caller.source.members(cast.group)
+                    {
+                        check_values(cast, members);
+                    }
                     self.send(at, to, Frame::Cast(frame.encode()));
                 }
                 Effect::Return { source, frame } => self.returned(source, frame),
@@ -276,7 +304,14 @@ impl World {
                 Item::Cast(d) => {
                     let body = CastBody::decode(&d.body).unwrap();
                     let id = u32::from_le_bytes(body.parts.try_into().unwrap());
+                    assert_eq!(d.values.is_some(), has_values(id));
+                    let total = self.targets(source, d.group);
                     for t in d.targets.iter().filter(|t| !self.dead_procs.contains(&t.proc)) {
+                        if let Some((values, first)) = &d.values {
+                            let own = values.of(t.index - first).unwrap();
+                            let own: Vec<_> = own.iter().map(|p| u32::from_le_bytes((*p.bytes).try_into().unwrap())).collect();
+                            assert!(own[0] == t.index && total.is_none_or(|n| own[1] == n + t.index % 5), "values of another target");
+                        }
                         self.got.entry((t.proc, source)).or_default().push(id);
                         let reduces = d.mode.reduces();
                         self.pending.push(Pending { host: at, proc: t.proc, cast_id: d.cast_id, index: t.index, reduces, id });
@@ -284,6 +319,12 @@ impl World {
                 }
             }
         }
+    }
+
+    /// The number of targets of a group, unless it is forgotten.
+    fn targets(&self, source: ProcUid, group: GroupId) -> Option<u32> {
+        let caller = self.callers.iter().find(|c| c.uid == source)?;
+        Some(caller.source.members(group)?.procs.len() as u32)
     }
 
     fn returned(&mut self, source: ProcUid, frame: CastFrame) {
