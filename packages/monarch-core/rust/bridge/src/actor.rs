@@ -18,6 +18,7 @@ use wire::{MailboxId, Status};
 
 use crate::bytes::load;
 use crate::call::{Call, reply};
+use crate::deadline;
 use crate::fork;
 use crate::gil::{self, Gil};
 use crate::process::Process;
@@ -101,7 +102,10 @@ impl ActorMailbox {
         if self.node.system.failures_in_flight() > 0 {
             gil::blocking(py, || self.node.system.settle());
         }
-        Ok(match self.inner.pop() {
+        let delivery = self.next();
+        let at = if let Some(Delivery::Message(m)) = &delivery { m.due.map(|due| due.at) } else { None };
+        deadline::begin(py, &self.node.poller, at)?;
+        Ok(match delivery {
             None => {
                 self.node.poller.flush_pending();
                 None
@@ -154,7 +158,7 @@ impl ActorMailbox {
             if self.node.system.failures_in_flight() > 0 {
                 gil::blocking(py, || self.node.system.settle());
             }
-            match self.inner.pop() {
+            match self.next() {
                 None => {
                     if self.inner.closed().is_some() {
                         return Ok(());
@@ -163,6 +167,7 @@ impl ActorMailbox {
                 }
                 Some(Delivery::Event(e)) => {
                     trace::begin(py, None)?;
+                    deadline::begin(py, &self.node.poller, None)?;
                     if event.call1((PyBytes::new(py, &e),))?.is_truthy()? {
                         return Ok(());
                     }
@@ -175,6 +180,9 @@ impl ActorMailbox {
                             if let Err(e) = enter.call1((m.rank & !CHOSEN, PyBytes::new(py, &m.extent))) {
                                 // The extent is malformed, which is the fault of the sender.
                                 self.node.messages.handled(&self.inner, m.from, m.cost());
+                                if let Some(due) = m.due {
+                                    self.node.messages.finish(&self.inner, due, false);
+                                }
                                 let call = Call::new(&self.node, &self.inner, m);
                                 if failed.call1((call, "arguments", e.into_value(py)))?.is_truthy()? {
                                     return Ok(());
@@ -186,6 +194,7 @@ impl ActorMailbox {
                         }
                     }
                     trace::begin(py, m.trace.as_deref())?;
+                    deadline::begin(py, &self.node.poller, m.due.map(|due| due.at))?;
                     let events_before = m.trace.as_deref().map(|t| events::set_trace(t.words()));
                     let end = match target {
                         Some(f) => self.handle(py, f.bind(py), m, failed)?,
@@ -211,6 +220,20 @@ pub fn set_thread_sender(mailbox: &ActorMailbox, on_loop: bool) {
 }
 
 impl ActorMailbox {
+    /// The next event or message. Messages whose deadline has passed are dropped.
+    fn next(&self) -> Option<Delivery> {
+        loop {
+            match self.inner.pop()? {
+                Delivery::Message(m) => {
+                    if let Some(m) = self.node.messages.begin(&self.inner, m) {
+                        return Some(Delivery::Message(m));
+                    }
+                }
+                event => return Some(event),
+            }
+        }
+    }
+
     /// The bound method of an endpoint, from the cache of the loop or by `resolve`.
     fn method(
         &self,
@@ -257,6 +280,9 @@ impl ActorMailbox {
             reply(&value, &self.node, m.from, m.call_id, m.rank).map_err(|e| ("result", e))
         });
         if !fork::is_forked() {
+            if let Some(due) = m.due {
+                self.node.messages.finish(&self.inner, due, false);
+            }
             self.node.messages.handled(&self.inner, m.from, cost);
             if began > 0 {
                 let (rank, failed) = (u64::from(m.rank & !CHOSEN), u64::from(outcome.is_err()));

@@ -5,14 +5,16 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
+use runtime::mailboxes::begun::Due;
 use runtime::mailboxes::mailbox::{CHOSEN, answer_rank};
 use runtime::operations::outgoing;
 use runtime::{Incoming, Mailbox, Node};
-use wire::frame::TRACED;
+use wire::frame::{EXPLICIT_PORT, STOP, TRACED};
 use wire::{CallId, ProcUid, Status, Trace};
 
 use crate::bytes::{Pickled, load};
 use crate::caller::message;
+use crate::deadline;
 use crate::fork;
 use crate::trace::TraceContext;
 
@@ -26,6 +28,7 @@ pub struct Call {
     pub rank: u32,
     pub flags: u8,
     pub trace: Option<Box<Trace>>,
+    due: Option<Due>,
     pub method: Box<[u8]>,
     pub extent: Box<[u8]>,
     message: Mutex<Option<Incoming>>,
@@ -45,6 +48,7 @@ impl Call {
             rank: m.rank,
             flags: m.flags | if m.trace.is_none() { 0 } else { TRACED },
             trace: m.trace.clone(),
+            due: m.due,
             method: m.method.clone(),
             extent: m.extent.clone(),
             cost: m.cost(),
@@ -138,9 +142,38 @@ impl Call {
         self.node.replies.send_bytes(self.to, self.call_id, answer_rank(self.rank), status, body);
     }
 
-    /// Returns the credit of the message to its sender.
-    fn handled(&self, py: Python<'_>) {
+    /// The number of the message among those with a deadline; 0 for a message without one.
+    #[getter]
+    fn number(&self) -> u64 {
+        self.due.map_or(0, |due| due.number)
+    }
+
+    /// Begins a message that its actor has set aside: this code has its deadline from now on. False if the deadline has passed; then the
+    /// message is over.
+    fn begins(&self, py: Python<'_>) -> PyResult<bool> {
+        deadline::begin(py, &self.node.poller, self.due.map(|due| due.at))?;
+        if self.flags & STOP != 0 || self.due.is_none_or(|due| due.at > self.node.poller.now()) {
+            return Ok(true);
+        }
+        self.node.messages.count_expired();
+        self.handled(py, false);
+        Ok(false)
+    }
+
+    /// Ends the deadline of a message that `handled` has left in progress.
+    fn finished(&self) {
+        if let Some(due) = self.due {
+            self.node.messages.finish(&self.mailbox, due, self.flags & EXPLICIT_PORT != 0);
+        }
+    }
+
+    /// Returns the credit of the message to its sender. With `continues`, the endpoint runs beside the next messages.
+    #[pyo3(signature = (continues=false))]
+    fn handled(&self, py: Python<'_>, continues: bool) {
         fork::exit_forked_child(py, None);
+        if !continues {
+            self.finished();
+        }
         self.node.messages.handled(&self.mailbox, self.to, self.cost);
         if self.began > 0 {
             let (rank, failed) = (u64::from(self.rank & !CHOSEN), u64::from(self.failed.load(Ordering::Relaxed)));

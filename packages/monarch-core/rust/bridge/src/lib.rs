@@ -5,6 +5,7 @@ mod bulk;
 mod bytes;
 mod call;
 mod caller;
+mod deadline;
 mod events;
 mod exit;
 mod files;
@@ -42,6 +43,8 @@ mod _native {
     #[pymodule_export]
     use crate::caller::{Caller, Targets};
     #[pymodule_export]
+    use crate::deadline::{current_deadline, enter_deadline, leave_deadline};
+    #[pymodule_export]
     use crate::exit::{begin_exit, begin_leaving, block_if_exiting, set_exit_code, set_parent_death_signal, set_runtime_thread};
     #[pymodule_export]
     use crate::gil::hold_gil;
@@ -54,7 +57,7 @@ mod _native {
     #[pymodule_export]
     use crate::open_code::read_modules_unbuffered;
     #[pymodule_export]
-    use crate::pending_call::{PendingCall, Result};
+    use crate::pending_call::{PendingCall, Result, Unanswered};
     #[pymodule_export]
     use crate::port::{PortMailbox, send_to_port, send_to_slot};
     #[pymodule_export]
@@ -106,8 +109,8 @@ mod _native {
         use crate::supervision::{Ask, Fail, Mark, Notify, Orphan};
         #[pymodule_export]
         use crate::system_event::{
-            ActorFailed, CallAbandoned, HostAudit, HostShutdown, JobEnded, LaunchProc, ProcUnresponsive, ProcsEnded, RootLost, SpawnActor,
-            StacksWanted, StopProc, SystemRequest, UnreadError,
+            ActorFailed, CallAbandoned, CallOverdue, HostAudit, HostShutdown, JobEnded, LaunchProc, ProcUnresponsive, ProcsEnded, RootLost,
+            SpawnActor, StacksWanted, StopProc, SystemRequest, UnreadError,
         };
     }
 
@@ -120,6 +123,7 @@ mod _native {
         crate::provided::prepare(module.py())?;
         crate::signal::prepare(module.py())?;
         crate::trace::prepare(module.py())?;
+        crate::deadline::prepare(module.py())?;
         let sys = module.py().import("sys")?;
         let version = sys.getattr("version_info")?;
         let (major, minor): (u8, u8) = (version.getattr("major")?.extract()?, version.getattr("minor")?.extract()?);

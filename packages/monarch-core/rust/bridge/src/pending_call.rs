@@ -9,11 +9,14 @@ use pyo3::basic::CompareOp;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
+use runtime::calls::pending_call::CallReport;
 use runtime::operations::{port, wait};
 use runtime::{Mailbox, Mode, Node, Outcome};
 use wire::Status;
+use wire::control::CallState;
 
 use crate::bytes::{load, raw};
+use crate::deadline;
 use crate::fork;
 use crate::gil::Gil;
 use crate::protocol::protocol::{FIRST_ERROR, GATHER, NO_ANSWER, ONLY_ANSWER, STREAM};
@@ -145,6 +148,37 @@ impl PendingCall {
         }
     }
 
+    /// Gives the call the deadline of this code, if the code has one. With `goes_on`, an operation continues after the deadline: the next
+    /// observer may set another one.
+    #[pyo3(signature = (goes_on=false))]
+    fn limit(&self, py: Python<'_>, goes_on: bool) -> PyResult<()> {
+        if let Some(at) = deadline::of_call(py, &self.node.poller, None)? {
+            self.node.calls.limit(&self.inner, at, goes_on);
+        } else if goes_on {
+            self.node.calls.unlimit(&self.inner);
+        }
+        Ok(())
+    }
+
+    /// After the end of a call by its deadline: rank, state, name and place, and seconds in the state, of each rank without an answer.
+    /// `None` if the deadline has not ended the call.
+    fn unanswered(&self) -> Option<Vec<Unanswered>> {
+        let row = |(rank, report): (u32, Option<CallReport>)| {
+            let Some(CallReport { state, time }) = report else {
+                return Unanswered { rank, state: "silent", name: String::new(), place: String::new(), seconds: 0.0 };
+            };
+            let (state, name, place) = match state {
+                CallState::Queued { behind } => ("queued", behind, String::new()),
+                CallState::Running { endpoint, place } => ("running", endpoint, place),
+                CallState::Owed => ("owed", String::new(), String::new()),
+                CallState::Unsent => ("unsent", String::new(), String::new()),
+                CallState::Ended => ("ended", String::new(), String::new()),
+            };
+            Unanswered { rank, state, name, place, seconds: time.as_secs_f64() }
+        };
+        Some(self.inner.unanswered()?.into_iter().map(row).collect())
+    }
+
     /// Notes that the user has seen the error.
     fn set_retrieved(&self) {
         self.inner.retrieved.store(true, Ordering::Release);
@@ -156,6 +190,17 @@ impl PendingCall {
         self.inner.complete(Outcome::new(rank, status, body));
         Ok(())
     }
+}
+
+/// A rank without an answer at the deadline of its call. `state` is `queued` behind the work `name`, `running` the endpoint `name` at
+/// `place`, `owed` by a port, `unsent`, `ended` for an ended process, or `silent` for a process that has not reported.
+#[pyclass(frozen, get_all)]
+pub struct Unanswered {
+    rank: u32,
+    state: &'static str,
+    name: String,
+    place: String,
+    seconds: f64,
 }
 
 /// The outcome of one rank, which is not unpickled yet. Two results are equal if their bytes are equal.

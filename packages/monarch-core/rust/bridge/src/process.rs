@@ -461,6 +461,20 @@ impl Process {
         self.node.inspections.stacks_taken(ticket, body);
     }
 
+    /// The name of the host of a process, if it is another one, and the seconds since its last heartbeat, as far as this process knows.
+    fn silence(&self, proc: u64) -> (String, Option<f64>) {
+        let host = self.node.peers.routes.place(ProcUid(proc)).map(|place| place.host);
+        match host.and_then(|host| self.node.silence(host)) {
+            Some((name, age)) => (name, Some(age.as_secs_f64())),
+            None => (String::new(), None),
+        }
+    }
+
+    /// Takes the line of code of a message in progress that an event asked for; "" if it is unknown.
+    fn place_found(&self, number: u64, place: String) {
+        self.node.messages.place_found(number, place);
+    }
+
     /// Inspects all procs of this agent: 0 for their state, 1 for their stacks. The answer is JSON.
     fn inspect(&self, what: u8) -> PyResult<PendingCall> {
         let inner = self.node.calls.start(Mode::Gather, 1, Arc::default());

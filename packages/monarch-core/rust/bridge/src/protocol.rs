@@ -12,6 +12,10 @@ pub mod protocol {
     #[pymodule_export]
     const TRACED: u8 = wire::frame::TRACED;
 
+    // The first byte of the event for an actor whose endpoint is to be cancelled at a deadline; the number of its message follows.
+    #[pymodule_export]
+    const EXPIRED: u8 = runtime::messages::limits::EXPIRED;
+
     // The conditions under which a call is done.
     #[pymodule_export]
     pub const NO_ANSWER: i32 = -1;
@@ -38,6 +42,8 @@ pub mod protocol {
     const CLOSED: u8 = Status::Closed as u8;
     #[pymodule_export]
     const UNDELIVERED: u8 = Status::Undelivered as u8;
+    #[pymodule_export]
+    const DEADLINE: u8 = Status::Expired as u8;
 
     // A request that only the native side sends.
     #[pymodule_export]

@@ -33,6 +33,8 @@ classes! {
     SystemRequest { sender: u64, kind: u16, slot: u64, body: Py<PyBytes>, }
     /// An inspection has requested the stacks of all threads.
     StacksWanted { ticket: u64, }
+    /// The deadline of a message in progress has passed: `place_found` takes the line of code in which it is.
+    CallOverdue { mesh: u64, number: u64, }
     /// Python does not run in a proc of this agent, or runs again if `silence_reason` is empty. `stacks` are JSON or empty.
     ProcUnresponsive { proc: u64, silence_reason: String, stacks: Py<PyBytes>, }
     /// A failed call was dropped before its failure was seen.
@@ -79,6 +81,7 @@ pub fn event(py: Python<'_>, e: SystemEvent) -> PyResult<Py<PyAny>> {
         }
         SystemEvent::Ping { .. } => py.None(),
         SystemEvent::Stacks { ticket } => Py::new(py, StacksWanted { ticket })?.into_any(),
+        SystemEvent::Overdue { mailbox, number } => Py::new(py, CallOverdue { mesh: mailbox.0, number })?.into_any(),
         SystemEvent::Unresponsive { uid, cause, stacks } => {
             Py::new(py, ProcUnresponsive { proc: uid.0, silence_reason: cause, stacks: bytes(&stacks) })?.into_any()
         }

@@ -279,12 +279,23 @@ impl Poller {
 
     /// Runs the task on the I/O thread after `delay`.
     pub fn later(&self, delay: Duration, task: Task) {
+        self.timer(delay, task);
+    }
+
+    /// As `later`; returns the number with which `cancel` drops the task.
+    pub fn timer(&self, delay: Duration, task: Task) -> u64 {
         if forked_child::is_child() {
-            return std::mem::forget(task);
+            std::mem::forget(task);
+            return 0;
         }
-        if lock(&self.timers).add(self.now() + delay, task) {
-            sys::eventfd_signal(self.wake.as_raw_fd());
-        }
+        let (number, is_first) = lock(&self.timers).add(self.now() + delay, task);
+        is_first.then(|| sys::eventfd_signal(self.wake.as_raw_fd()));
+        number
+    }
+
+    /// Drops a task of `timer` that has not run.
+    pub fn cancel(&self, number: u64) {
+        lock(&self.timers).cancel(number);
     }
 
     /// Registers pending output. Any waiting thread flushes it before it sleeps.
@@ -306,10 +317,7 @@ impl Poller {
     }
 
     pub fn flush_pending(&self) {
-        if forked_child::is_child() {
-            return;
-        }
-        if self.pending_count.load(Ordering::Acquire) == 0 {
+        if forked_child::is_child() || self.pending_count.load(Ordering::Acquire) == 0 {
             return;
         }
         let pending = {

@@ -16,16 +16,24 @@ pub struct Timers {
 }
 
 impl Timers {
-    /// Adds a task; returns true if it is now the earliest one.
-    pub fn add(&mut self, due: Instant, task: Task) -> bool {
+    /// Adds a task. Returns its number, and true if it is now the earliest one.
+    pub fn add(&mut self, due: Instant, task: Task) -> (u64, bool) {
         let first = self.heap.peek().is_none_or(|Reverse((t, _))| due < *t);
         self.next += 1;
         self.heap.push(Reverse((due, self.next)));
         self.tasks.insert(self.next, task);
-        first
+        (self.next, first)
     }
 
-    pub fn timeout(&self, now: Instant) -> Option<Duration> {
+    /// Drops a task that has not run.
+    pub fn cancel(&mut self, number: u64) -> Option<Task> {
+        self.tasks.remove(&number)
+    }
+
+    pub fn timeout(&mut self, now: Instant) -> Option<Duration> {
+        while self.heap.peek().is_some_and(|Reverse((_, number))| !self.tasks.contains_key(number)) {
+            self.heap.pop();
+        }
         self.heap.peek().map(|Reverse((t, _))| t.saturating_duration_since(now))
     }
 

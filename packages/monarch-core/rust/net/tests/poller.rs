@@ -271,10 +271,10 @@ fn timers_are_due_in_order() {
         Box::new(move || ran.store(ran.load(Ordering::Relaxed) * 10 + digit, Ordering::Relaxed)) as net::timers::Task
     };
     assert_eq!(timers.timeout(start), None);
-    assert!(timers.add(at(5), task(4)));
-    assert!(timers.add(at(1), task(1)));
-    assert!(!timers.add(at(3), task(2)), "not the first");
-    assert!(!timers.add(at(3), task(3)), "of two at the same time the older goes first");
+    assert!(timers.add(at(5), task(4)).1);
+    assert!(timers.add(at(1), task(1)).1);
+    assert!(!timers.add(at(3), task(2)).1, "not the first");
+    assert!(!timers.add(at(3), task(3)).1, "of two at the same time the older goes first");
     assert_eq!(timers.timeout(start), Some(Duration::from_secs(1)));
     assert_eq!(timers.timeout(at(2)), Some(Duration::ZERO), "overdue");
     timers.due(at(0)).into_iter().for_each(|t| t());
@@ -284,4 +284,14 @@ fn timers_are_due_in_order() {
     timers.due(at(9)).into_iter().for_each(|t| t());
     assert_eq!(ran.load(Ordering::Relaxed), 1234);
     assert_eq!(timers.timeout(at(9)), None);
+}
+
+#[test]
+fn cancelled_task_is_never_due() {
+    let (mut timers, zero) = (Timers::default(), Instant::now());
+    let (first, _) = timers.add(zero, Box::new(|| panic!("the task was cancelled")));
+    timers.add(zero + Duration::from_secs(1), Box::new(|| {}));
+    assert!(timers.cancel(first).is_some() && timers.cancel(first).is_none());
+    assert_eq!(timers.timeout(zero), Some(Duration::from_secs(1)));
+    assert!(timers.due(zero).is_empty());
 }

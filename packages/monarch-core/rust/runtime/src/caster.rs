@@ -132,6 +132,8 @@ impl Caster {
         values: Option<&RankPayloads<'_>>,
     ) -> bool {
         let how = match mode {
+            // Relays would keep the answers of a call that expires, and the caller reports those that have come.
+            Some(_) if head.left.is_some() => CastMode::Taken,
             Some(Mode::FirstError) => CastMode::FirstError,
             Some(Mode::Gather) => CastMode::Gather,
             Some(Mode::Stream) => return false,
@@ -148,8 +150,8 @@ impl Caster {
         let bytes = payload.len() + group.targets.iter().map(own).sum::<u64>() / group.targets.len().max(1) as u64;
         let values = values.map(|values| Arc::new(values.of_targets(group.targets.iter().map(|t| t.rank as usize))));
         let parts = payload.encode();
-        let Head { sender, call_id, flags, trace, method, extent, .. } = *head;
-        let body = CastBody { sender, call_id, flags, trace, method, extent, parts: &parts }.encode();
+        let Head { sender, call_id, flags, trace, left, method, extent, .. } = *head;
+        let body = CastBody { sender, call_id, flags, trace, left, method, extent, parts: &parts }.encode();
         let in_order = lock(&self.handing);
         let Some(cast) = lock(&self.source).cast(group.id, how, body, values) else { return false };
         if how.reduces() {

@@ -85,6 +85,7 @@ impl Frames {
                 }
                 self.ends.procs_ended(ends);
             }
+            Control::CallsExpired { calls, state } => self.calls.on_reports(from, calls, &state),
             Control::Ping { seq } => self.inspections.pinged(from, seq),
             Control::Inspect { id, what } if roles.agent().is_none() => self.inspections.inspect(from, id, what),
             Control::Inspected { id, body } => self.inspections.on_inspected(from, id, body),

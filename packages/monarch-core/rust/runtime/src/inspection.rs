@@ -57,6 +57,8 @@ pub struct ProcState {
     pub dropped_replies: u64,
     /// The number of messages to ports whose receiver was dropped.
     pub dropped_items: u64,
+    /// The number of messages whose deadline had passed before they began.
+    pub expired_messages: u64,
     /// The bytes of shared memory reserved for large parts.
     pub arena: u64,
     pub links: Vec<LinkState>,
@@ -137,7 +139,8 @@ impl Inspections {
     }
 
     pub fn state(&self) -> ProcState {
-        let mut actors: Vec<ActorState> = self.mailboxes.of_actors().iter().filter_map(|m| m.describe()).collect();
+        let now = self.peers.poller.now();
+        let mut actors: Vec<ActorState> = self.mailboxes.of_actors().iter().filter_map(|m| m.describe(now)).collect();
         actors.sort_by(|a, b| a.display.cmp(&b.display));
         let link = |p: Arc<Peer>| LinkState { peer: hex(p.uid.0), queued: p.link.queued(), down: p.link.is_down() };
         ProcState {
@@ -148,6 +151,7 @@ impl Inspections {
             calls_in_flight: self.calls.in_flight(),
             dropped_replies: self.calls.dropped_replies(),
             dropped_items: self.messages.dropped_items.load(Ordering::Relaxed),
+            expired_messages: self.messages.expired(),
             arena: self.arena.reserved(),
             links: self.peers.all().into_iter().filter(|p| p.ended().is_none() && p.link.is_attached()).map(link).collect(),
             casts: self.cast_state(),

@@ -24,6 +24,7 @@
 //! | `membership` | the hosts of a job: joins and failure detection; decisions only |
 //! | `tombstones` | the ends of processes and actors |
 //! | `sync` | locks, replaceable for exploring interleavings |
+//! | `due_table` | entries with a time, and one timer for all of them |
 //! | `tasks` | tasks of components for the I/O thread |
 //! | `threads` | the start of threads |
 
@@ -31,6 +32,7 @@ pub mod agent;
 pub mod calls;
 pub mod cast;
 pub mod caster;
+mod due_table;
 mod ends;
 pub mod gateway;
 mod incoming;

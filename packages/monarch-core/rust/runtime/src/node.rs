@@ -18,6 +18,7 @@
 
 use std::io;
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use net::lock::lock;
 use net::{Arena, LinkHandler, Poller};
@@ -144,6 +145,11 @@ impl Node {
             supervision: Mutex::default(),
             roles,
         })
+    }
+
+    /// The name of another host, and the time since its last heartbeat. Only a process with a gateway knows it.
+    pub fn silence(&self, host: ProcUid) -> Option<(String, Duration)> {
+        self.roles.gateway()?.silence(host)
     }
 
     /// In a forked child: closes what is shared with the parent.

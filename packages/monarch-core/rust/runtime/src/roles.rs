@@ -5,6 +5,7 @@
 
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, OnceLock};
+use std::time::Duration;
 
 use net::{Link, RecvPart};
 use serde::Serialize;
@@ -82,6 +83,8 @@ pub trait LocalGateway: Send + Sync {
     fn cast_reply(&self, proc: ProcUid, reply: Reply, link: &Arc<Link>);
     /// Takes the answer of this process to a cast; `parts` are encoded.
     fn cast_answer(&self, call_id: CallId, status: Status, parts: Vec<u8>);
+    /// The name of another host of a job, and the time since its last heartbeat.
+    fn silence(&self, host: ProcUid) -> Option<(String, Duration)>;
     /// The casts of all jobs. `calls` is 0.
     fn cast_state(&self) -> CastState;
 }

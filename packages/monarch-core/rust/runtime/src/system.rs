@@ -72,6 +72,11 @@ pub enum SystemEvent {
     Stacks {
         ticket: u64,
     },
+    /// The deadline of a message in progress has passed: its caller wants to know the line of code.
+    Overdue {
+        mailbox: MailboxId,
+        number: u64,
+    },
     /// Python does not run in a proc of this agent, or runs again (`cause` is empty then).
     Unresponsive {
         uid: ProcUid,

@@ -51,6 +51,7 @@ fn message(sender: u64, n: u32, len: usize) -> Incoming {
         rank: n,
         flags: 0,
         trace: None,
+        due: None,
         method: Box::default(),
         extent: Box::default(),
         parts: vec![RecvPart::Inline { data: vec![0; len].into(), readonly: true }],

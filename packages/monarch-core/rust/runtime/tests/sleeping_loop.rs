@@ -266,6 +266,7 @@ fn message() -> Incoming {
         rank: 0,
         flags: 0,
         trace: None,
+        due: None,
         method: Box::default(),
         extent: Box::default(),
         parts: vec![RecvPart::Inline { data: Vec::new().into(), readonly: true }],

@@ -4,6 +4,7 @@
 //! forward it unchanged.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use crate::cursor::{Cursor, DecodeError, put_block, put_var};
 use crate::frame::{Status, put_flags, read_flags};
@@ -26,7 +27,7 @@ pub enum CastMode {
     Gather = 0,
     /// As `Gather`, and the first error is also sent at once.
     FirstError = 1,
-    /// A confirmation that all receivers have taken the cast. Answers, if any, go directly to the caller.
+    /// A confirmation that all receivers have taken the cast. Answers go directly to the caller, if the cast has its call id.
     Taken = 2,
     /// No message is delivered: the group is forgotten once all receivers have been notified.
     Forget = 3,
@@ -139,6 +140,8 @@ pub struct CastBody<'a> {
     pub call_id: CallId,
     pub flags: u8,
     pub trace: Trace,
+    /// The time that is left of the message's deadline.
+    pub left: Option<Duration>,
     pub method: &'a [u8],
     pub extent: &'a [u8],
     /// Encoded parts, with their count.
@@ -150,7 +153,7 @@ impl<'a> CastBody<'a> {
         let mut out = Vec::with_capacity(64 + self.method.len() + self.extent.len() + self.parts.len());
         out.extend_from_slice(&self.sender.0.to_le_bytes());
         put_var(&mut out, self.call_id.0);
-        put_flags(&mut out, self.flags, self.trace);
+        put_flags(&mut out, self.flags, self.trace, self.left);
         put_block(&mut out, self.method);
         put_block(&mut out, self.extent);
         out.extend_from_slice(self.parts);
@@ -160,12 +163,13 @@ impl<'a> CastBody<'a> {
     pub fn decode(bytes: &'a [u8]) -> Result<Self, DecodeError> {
         let mut c = Cursor::new(bytes);
         let (sender, call_id) = (MailboxId(c.u64()?), CallId(c.var()?));
-        let (flags, trace) = read_flags(&mut c)?;
+        let (flags, trace, left) = read_flags(&mut c)?;
         Ok(CastBody {
             sender,
             call_id,
             flags,
             trace,
+            left,
             method: c.block()?,
             extent: c.block()?,
             parts: {

@@ -55,6 +55,30 @@ pub enum PipeFrame {
     Close,
 }
 
+/// A call without an answer at its deadline.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct ExpiredCall {
+    pub call_id: CallId,
+    pub rank: u32,
+    /// The time in the state.
+    pub millis: u64,
+}
+
+/// The state of a call at its receiver.
+#[derive(Clone, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
+pub enum CallState {
+    /// Its message waits behind others. `behind` is the work in progress; empty if the actor does not work yet.
+    Queued { behind: String },
+    /// The endpoint runs. `place` is the line of code; empty if Python did not report it in time.
+    Running { endpoint: String, place: String },
+    /// The endpoint has returned, and its port is not answered.
+    Owed,
+    /// The message has not left the caller.
+    Unsent,
+    /// The process has ended.
+    Ended,
+}
+
 /// A control message between two processes of a job, or between a process and its agent.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum Control {
@@ -213,6 +237,11 @@ pub enum Control {
     },
     /// The ring of the sender's events; the descriptor is sent with the frame.
     Recording,
+    /// The deadline of these calls of the receiver has passed at the sender, which has not answered them.
+    CallsExpired {
+        calls: Vec<ExpiredCall>,
+        state: CallState,
+    },
     /// The descriptor of a segment of the receiver's arena was lost: the segment must be announced again.
     SegmentLost {
         segment: u32,

@@ -4,6 +4,7 @@
 
 use std::ops::Range;
 use std::sync::Arc;
+use std::time::Duration;
 
 use crate::control::Control;
 use crate::cursor::{Cursor, DecodeError};
@@ -52,6 +53,8 @@ pub const RETURN: u8 = 16;
 pub const EXPLICIT_PORT: u8 = 32;
 /// A trace follows the flags. The flag exists only in encoded frames.
 pub const TRACED: u8 = 64;
+/// The time that is left of a deadline follows the trace, in microseconds. The flag exists only in encoded frames.
+pub const LIMITED: u8 = 128;
 
 /// Length of the prefix: frame length and kind.
 pub const PREFIX: usize = 5;
@@ -77,6 +80,8 @@ pub struct Head<'a> {
     pub flags: u8,
     /// The span of this message in its trace.
     pub trace: Trace,
+    /// The time that is left of the message's deadline: the clocks of two hosts differ.
+    pub left: Option<Duration>,
     /// The span that sends the message. It is not encoded.
     pub parent: u64,
     /// The addressed part of the mesh. It is not encoded.
@@ -94,7 +99,7 @@ impl Head<'_> {
         out.extend_from_slice(&self.sender.0.to_le_bytes());
         out.extend_from_slice(&self.call_id.0.to_le_bytes());
         out.extend_from_slice(&self.rank.to_le_bytes());
-        put_flags(out, self.flags, self.trace);
+        put_flags(out, self.flags, self.trace, self.left);
         out.extend_from_slice(&(self.method.len() as u16).to_le_bytes());
         out.extend_from_slice(self.method);
         out.extend_from_slice(&(self.extent.len() as u16).to_le_bytes());
@@ -103,21 +108,24 @@ impl Head<'_> {
     }
 }
 
-/// Encodes the flags of a message, and its trace if it has one.
-pub fn put_flags(out: &mut Vec<u8>, flags: u8, trace: Trace) {
-    if trace.is_none() {
-        out.push(flags);
-    } else {
-        out.push(flags | TRACED);
+/// Encodes the flags of a message, its trace and what is left of its deadline, if it has them.
+pub fn put_flags(out: &mut Vec<u8>, flags: u8, trace: Trace, left: Option<Duration>) {
+    let traced = if trace.is_none() { 0 } else { TRACED };
+    out.push(flags | traced | if left.is_none() { 0 } else { LIMITED });
+    if traced != 0 {
         trace.put(out);
+    }
+    if let Some(left) = left {
+        out.extend_from_slice(&u64::try_from(left.as_micros()).unwrap_or(u64::MAX).to_le_bytes());
     }
 }
 
-/// The flags of a message, and its trace.
-pub fn read_flags(c: &mut Cursor<'_>) -> Result<(u8, Trace), DecodeError> {
+/// The flags of a message, its trace, and what is left of its deadline.
+pub fn read_flags(c: &mut Cursor<'_>) -> Result<(u8, Trace, Option<Duration>), DecodeError> {
     let flags = c.u8()?;
     let trace = if flags & TRACED == 0 { Trace::NONE } else { Trace::read(c)? };
-    Ok((flags & !TRACED, trace))
+    let left = if flags & LIMITED == 0 { None } else { Some(Duration::from_micros(c.u64()?)) };
+    Ok((flags & !(TRACED | LIMITED), trace, left))
 }
 
 /// A message to an actor or a port.
@@ -132,6 +140,8 @@ pub struct Message {
     pub flags: u8,
     /// The span of this message in its trace.
     pub trace: Trace,
+    /// The time that is left of the message's deadline.
+    pub left: Option<Duration>,
     /// The name of the endpoint, UTF-8.
     pub method: Box<[u8]>,
     /// The addressed shape; empty if it is the shape of the spawn.
@@ -141,8 +151,8 @@ pub struct Message {
 
 impl Message {
     fn head(&self) -> Head<'_> {
-        let Message { dest, sender, call_id, rank, flags, trace, .. } = *self;
-        Head { dest, sender, call_id, rank, flags, trace, method: &self.method, extent: &self.extent, ..Head::default() }
+        let Message { dest, sender, call_id, rank, flags, trace, left, .. } = *self;
+        Head { dest, sender, call_id, rank, flags, trace, left, method: &self.method, extent: &self.extent, ..Head::default() }
     }
 }
 
@@ -161,6 +171,8 @@ pub enum Status {
     Closed = 4,
     /// The payload is a text: the message or its answer is incomplete, although all processes involved are alive.
     Undelivered = 5,
+    /// The deadline of the call has passed. The caller makes this answer; no frame has it.
+    Expired = 6,
 }
 
 impl Status {
@@ -337,11 +349,11 @@ impl Frame {
 
 fn read_message(c: &mut Cursor<'_>) -> Result<Message, DecodeError> {
     let (dest, sender, call_id, rank) = (MailboxId(c.u64()?), MailboxId(c.u64()?), CallId(c.u64()?), c.u32()?);
-    let (flags, trace) = read_flags(c)?;
+    let (flags, trace, left) = read_flags(c)?;
     let n = c.u16()? as usize;
     let method: Box<[u8]> = c.take(n)?.into();
     std::str::from_utf8(&method).map_err(|_| DecodeError::Text)?;
     let n = c.u16()? as usize;
     let extent = c.take(n)?.into();
-    Ok(Message { dest, sender, call_id, rank, flags, trace, method, extent, parts: Part::read_all(c)? })
+    Ok(Message { dest, sender, call_id, rank, flags, trace, left, method, extent, parts: Part::read_all(c)? })
 }

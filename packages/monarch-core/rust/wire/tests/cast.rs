@@ -1,6 +1,7 @@
 //! Frames of casts: encoding and decoding are inverse, and arbitrary bytes are harmless.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use proptest::prelude::*;
 use wire::cast::{Answer, CastBody, CastFrame, CastMode, Order, Reduced, Taken};
@@ -181,9 +182,10 @@ proptest! {
 
 #[test]
 fn body_survives_encoding() {
-    for trace in [Trace::NONE, Trace { id: 1 << 100, span: 7 }] {
+    let left = Some(Duration::from_micros(1 << 40));
+    for (trace, left) in [(Trace::NONE, None), (Trace { id: 1 << 100, span: 7 }, left), (Trace::NONE, left)] {
         let body =
-            CastBody { sender: MailboxId(5), call_id: CallId(300), flags: 9, trace, method: b"step", extent: b"ex", parts: b"parts" };
+            CastBody { sender: MailboxId(5), call_id: CallId(300), flags: 9, trace, left, method: b"step", extent: b"ex", parts: b"parts" };
         assert_eq!(CastBody::decode(&body.encode()), Ok(body));
     }
 }

@@ -39,7 +39,7 @@ fn place(reason: &ExitReason) -> u8 {
 
 #[test]
 fn version_has_these_reasons() {
-    assert_eq!(wire::VERSION, 6, "the reasons of this version are in `place`");
+    assert_eq!(wire::VERSION, 7, "the reasons of this version are in `place`");
 }
 
 proptest! {

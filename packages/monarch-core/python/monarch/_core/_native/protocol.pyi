@@ -2,7 +2,9 @@
 
 __all__ = [
     "CLOSED",
+    "DEADLINE",
     "ERROR",
+    "EXPIRED",
     "EXPLICIT_PORT",
     "FAILED",
     "FIRST_ERROR",
@@ -23,6 +25,9 @@ STOP: int
 EXPLICIT_PORT: int
 TRACED: int
 
+# The first byte of the event that cancels an endpoint at its deadline.
+EXPIRED: int
+
 # The ways in which a call waits for its answers.
 NO_ANSWER: int
 FIRST_ERROR: int
@@ -37,6 +42,7 @@ FAILED: int
 PROC_ENDED: int
 CLOSED: int
 UNDELIVERED: int
+DEADLINE: int
 
 # A request that only the native runtime sends.
 UNDELIVERABLE: int

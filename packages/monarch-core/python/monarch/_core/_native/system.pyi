@@ -6,6 +6,7 @@ __all__ = [
     "ActorFailed",
     "Ask",
     "CallAbandoned",
+    "CallOverdue",
     "Fail",
     "HostAudit",
     "HostShutdown",
@@ -130,6 +131,15 @@ class StacksWanted:
 
     @property
     def ticket(self) -> int: ...
+
+@final
+class CallOverdue:
+    """The deadline of a message in progress has passed."""
+
+    @property
+    def mesh(self) -> int: ...
+    @property
+    def number(self) -> int: ...
 
 @final
 class ProcUnresponsive:

@@ -6,27 +6,32 @@
 //! | `failed_calls` | the calls that have failed and still have a holder |
 //!
 //! A call is pending from `start` until it has all outcomes that it needs, or its user drops it; an outcome that comes later is counted and
-//! dropped. Each rank gets one outcome: an answer, or the end of its process or mesh. `peers` knows which processes have ended; the
-//! housekeeping thread is notified of failed calls that no user has seen, and of errors of endpoints that no user has read.
-//! Errors cost a reader, and calls dropped before their end, a little work; calls that succeed cost none.
+//! dropped. A call with a deadline has an entry in one table of this process. Each rank gets one outcome: an answer, or the end of its
+//! process or mesh. `peers` knows which processes have ended; the housekeeping thread is notified of failed calls that no user has seen, and
+//! of errors of endpoints that no user has read. Errors cost a reader, and calls dropped before their end, a little work; calls that succeed
+//! cost none.
 
 pub mod failed_calls;
 pub mod pending_call;
 
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, RwLock};
+use std::sync::{Arc, Mutex, RwLock, Weak};
+use std::time::{Duration, Instant};
 
 use net::lock::lock;
+use wire::control::{CallState, ExpiredCall};
 use wire::{CallId, MailboxId, ProcUid, Status};
 
 use self::failed_calls::FailedCalls;
-use self::pending_call::{Mode, Outcome, PendingCall};
+use self::pending_call::{CallReport, Mode, Outcome, PendingCall, REPORT_TIME};
+use crate::due_table::DueTable;
 use crate::peers::Peers;
 use crate::peers::ended::Ended;
 use crate::peers::peer::Peer;
 use crate::sync::{read, write};
 use crate::system::{SystemEvent, SystemQueue};
+use crate::tasks;
 
 /// The reason for a caller whose answer lost parts.
 pub(crate) const INCOMPLETE: &[u8] = b"parts of the answer were lost on the way";
@@ -50,11 +55,13 @@ pub struct Calls {
     /// Meshes whose owner's process has ended and to which this process has handles, with the answer to calls.
     orphaned: RwLock<HashMap<MailboxId, Arc<[u8]>>>,
     any_orphaned: AtomicBool,
+    /// The calls with a deadline.
+    deadlines: Arc<DueTable<CallId>>,
 }
 
 impl Calls {
     pub(crate) fn new(peers: &Arc<Peers>, system: &Arc<SystemQueue>) -> Arc<Self> {
-        Arc::new(Calls {
+        Arc::new_cyclic(|me: &Weak<Calls>| Calls {
             peers: peers.clone(),
             system: system.clone(),
             pending: Mutex::default(),
@@ -65,6 +72,7 @@ impl Calls {
             dropped_replies: AtomicU64::new(0),
             orphaned: RwLock::default(),
             any_orphaned: AtomicBool::new(false),
+            deadlines: Self::deadlines(me.clone(), peers),
         })
     }
 
@@ -85,12 +93,109 @@ impl Calls {
 
     /// Removes a call: later answers to it are dropped.
     pub fn forget(&self, call_id: CallId) {
-        lock(&self.pending).remove(&call_id);
+        self.remove(call_id);
+    }
+
+    /// Removes a call with its deadline; false if it is not pending.
+    fn remove(&self, call_id: CallId) -> bool {
+        let Some(call) = lock(&self.pending).remove(&call_id) else { return false };
+        if let Some(due) = call.take_due() {
+            self.deadlines.remove(due, call_id.0);
+        }
+        true
+    }
+
+    // ---- deadlines
+
+    fn deadlines(me: Weak<Calls>, peers: &Peers) -> Arc<DueTable<CallId>> {
+        DueTable::new(&peers.poller, move |due| {
+            if let Some(me) = me.upgrade() {
+                // The sockets are read first: after a pause of this process, answers that have arrived in time count.
+                tasks::spawn(&me.peers.poller, &me, move |me| me.on_due(&due));
+            }
+        })
+    }
+
+    /// Sets the deadline of a call. With `goes_on` the call records answers also after it, until the next deadline or without one.
+    pub fn limit(&self, call: &PendingCall, at: Instant, goes_on: bool) {
+        if let Some(due) = call.take_due() {
+            self.deadlines.remove(due, call.call_id.0);
+        }
+        call.set_due(at, goes_on);
+        self.deadlines.add(at, call.call_id.0, call.call_id);
+        // A call without targets is done from the start, and another thread may have completed the call meanwhile.
+        if !lock(&self.pending).contains_key(&call.call_id)
+            && let Some(due) = call.take_due()
+        {
+            self.deadlines.remove(due, call.call_id.0);
+        }
+    }
+
+    /// Removes the deadline of a call, also one that has passed.
+    pub fn unlimit(&self, call: &PendingCall) {
+        if let Some(due) = call.take_due() {
+            self.deadlines.remove(due, call.call_id.0);
+        }
+        call.clear_limit();
+    }
+
+    /// Expires a call whose deadline has passed before any of its messages was sent.
+    pub fn expire_unsent(&self, call: &PendingCall) {
+        (0..call.size() as u32).for_each(|rank| self.report_unsent(call, rank));
+        call.expire();
+        self.forget(call.call_id);
+    }
+
+    /// Notes that the deadline of a call has passed before its message to a rank was sent.
+    pub(crate) fn report_unsent(&self, call: &PendingCall, rank: u32) {
+        call.report(rank, CallReport { state: CallState::Unsent, time: Duration::ZERO });
+    }
+
+    /// Expires calls that are due, and ends those that have expired before.
+    fn on_due(&self, due: &[CallId]) {
+        let calls: Vec<_> = {
+            let pending = lock(&self.pending);
+            due.iter().filter_map(|id| pending.get(id).cloned()).collect()
+        };
+        let later = self.peers.poller.now() + REPORT_TIME;
+        for call in calls {
+            if call.is_expired() {
+                call.give_up();
+            } else if call.expire() {
+                call.set_due_again(later);
+                self.deadlines.add(later, call.call_id.0, call.call_id);
+                continue;
+            }
+            self.end_expired(&call);
+        }
+    }
+
+    /// Forgets an expired call that is over. A call that goes on is still answered.
+    fn end_expired(&self, call: &PendingCall) {
+        if call.goes_on() {
+            if let Some(due) = call.take_due() {
+                self.deadlines.remove(due, call.call_id.0);
+            }
+        } else {
+            self.forget(call.call_id);
+        }
+    }
+
+    /// Takes the report of receivers about calls whose deadline has passed there.
+    pub(crate) fn on_reports(&self, from: ProcUid, calls: Vec<ExpiredCall>, state: &CallState) {
+        for ExpiredCall { call_id, rank, millis } in calls {
+            let found = lock(&self.pending).get(&call_id).cloned();
+            let Some(call) = found.filter(|c| c.targets.get(rank as usize).is_some_and(|(proc, _)| *proc == from)) else { continue };
+            let report = CallReport { state: state.clone(), time: Duration::from_millis(millis) };
+            if call.report(rank, report) {
+                self.end_expired(&call);
+            }
+        }
     }
 
     /// Drops a call that its user no longer holds.
     pub fn drop_call(&self, call: &PendingCall) {
-        let is_pending = lock(&self.pending).remove(&call.call_id).is_some();
+        let is_pending = self.remove(call.call_id);
         // Neither the receive of a port nor a call without targets can end with the error of an endpoint.
         if is_pending && !call.targets.is_empty() {
             let mut dropped = lock(&self.dropped);
@@ -161,6 +266,14 @@ impl Calls {
     pub fn complete(&self, call_id: CallId, outcome: Arc<Outcome>) {
         let call = lock(&self.pending).get(&call_id).cloned();
         match call {
+            // An error after the deadline is mostly the effect of the same deadline elsewhere; the timer of this process may be late.
+            Some(call) if call.drops_answers() || outcome.status == Status::Error && call.is_due(|| self.peers.poller.now()) => {
+                self.dropped_replies.fetch_add(1, Ordering::Relaxed);
+                let ended = CallReport { state: CallState::Ended, time: Duration::ZERO };
+                if outcome.status != Status::Ok && outcome.status != Status::Error && call.report(outcome.rank, ended) {
+                    self.forget(call_id);
+                }
+            }
             Some(call) => {
                 if matches!(outcome.status, Status::Failed | Status::ProcEnded) {
                     lock(&self.failed).add(&call);

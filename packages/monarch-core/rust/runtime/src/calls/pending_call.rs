@@ -1,12 +1,18 @@
 //! A pending call.
 //!
 //! A pending call holds one outcome for each addressed rank. Any thread can read it any number of times.
+//!
+//! A call may have a deadline. At the deadline it *expires*: later answers are dropped. It is *over*, and its observers are notified, when
+//! all receivers without an answer have reported what they do with it, or `REPORT_TIME` later.
 
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::{Duration, Instant};
 
 use net::lock::lock;
 use net::{RecvPart, Waiter};
+use wire::control::CallState;
 use wire::{CallId, MailboxId, ProcUid, Status};
 
 /// The outcome of one rank: its answer, or the reason why no answer arrives.
@@ -41,6 +47,29 @@ pub enum Mode {
     Stream,
 }
 
+/// The longest time from the deadline of a call to its end: the receivers report their states within this time, or not at all.
+pub const REPORT_TIME: Duration = Duration::from_millis(250);
+
+/// The report of a receiver about a call at the deadline.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct CallReport {
+    pub state: CallState,
+    /// The time in the state.
+    pub time: Duration,
+}
+
+/// The deadline of a call.
+#[derive(Default)]
+struct Limit {
+    /// The time of the entry in the table of deadlines.
+    due: Option<Instant>,
+    is_expired: bool,
+    is_over: bool,
+    /// Answers are recorded also after the deadline: the operation goes on, and another observer may wait for it.
+    goes_on: bool,
+    reports: BTreeMap<u32, CallReport>,
+}
+
 /// Is notified when the call is done, or when a stream has the requested number of arrivals.
 pub trait Watcher: Send + Sync {
     fn done(&self, token: u64);
@@ -70,6 +99,19 @@ struct State {
     number: u64,
     /// The receive was abandoned: no item is accepted.
     abandoned: bool,
+    /// The deadline, if the call has had one.
+    limit: Option<Box<Limit>>,
+}
+
+impl State {
+    fn is_over(&self) -> bool {
+        self.limit.as_ref().is_some_and(|l| l.is_over)
+    }
+
+    /// True if each rank without an outcome has reported its state.
+    fn is_reported(&self, limit: &Limit) -> bool {
+        limit.reports.len() >= self.missing && (0..).zip(&self.outcomes).all(|(r, o)| o.is_some() || limit.reports.contains_key(&r))
+    }
 }
 
 /// A pending call. The caller owns it; `Calls` finds it by its call id.
@@ -103,6 +145,9 @@ impl PendingCall {
 
     /// True if the call is done in this state.
     fn state_done(&self, s: &State, index: usize) -> bool {
+        if s.is_over() {
+            return true;
+        }
         match self.mode {
             Mode::Stream => s.arrived.len() > index,
             Mode::FirstError => s.missing == 0 || s.error.is_some(),
@@ -142,6 +187,12 @@ impl PendingCall {
             let (failed, stream) = (s.error.is_some(), self.mode == Mode::Stream);
             events::call_done(self.call_id.0, s.outcomes.len() as u64, u64::from(stream), u64::from(failed));
         }
+        self.notify(s);
+        finished
+    }
+
+    /// Notifies the waiting threads, and the watchers whose condition is true.
+    fn notify(&self, mut s: MutexGuard<'_, State>) {
         let waiters = s.waiters.clone();
         let (due, rest) = std::mem::take(&mut s.watches).into_iter().partition(|w| self.state_done(&s, w.index));
         s.watches = rest;
@@ -149,7 +200,109 @@ impl PendingCall {
         waiters.iter().for_each(|w| w.notify());
         let due: Vec<Watch> = due;
         due.iter().for_each(|w| w.watcher.done(w.token));
-        finished
+    }
+
+    // ---- the deadline
+
+    /// Sets the time of the next step of the call's end, which is its deadline at first. A call that goes on forgets an earlier deadline.
+    pub(crate) fn set_due(&self, due: Instant, goes_on: bool) {
+        let mut s = lock(&self.state);
+        let limit = s.limit.get_or_insert_default();
+        if goes_on {
+            **limit = Limit { goes_on, ..Limit::default() };
+        }
+        limit.due = Some(due);
+    }
+
+    pub(crate) fn clear_limit(&self) {
+        lock(&self.state).limit = None;
+    }
+
+    /// Sets the time at which the expired call is over at the latest.
+    pub(crate) fn set_due_again(&self, due: Instant) {
+        if let Some(limit) = &mut lock(&self.state).limit {
+            limit.due = Some(due);
+        }
+    }
+
+    /// The time of the call's entry in the table of deadlines, which the caller removes.
+    pub(crate) fn take_due(&self) -> Option<Instant> {
+        lock(&self.state).limit.as_mut()?.due.take()
+    }
+
+    /// Expires the call. True if the call is not done and waits for reports now.
+    pub(crate) fn expire(&self) -> bool {
+        let mut s = lock(&self.state);
+        if s.missing == 0 || s.error.is_some() {
+            return false;
+        }
+        let mut limit = s.limit.take().unwrap_or_default();
+        limit.is_expired = true;
+        limit.due = None;
+        let is_reported = s.is_reported(&limit);
+        s.limit = Some(limit);
+        if is_reported {
+            self.end(s);
+        }
+        !is_reported
+    }
+
+    pub(crate) fn is_expired(&self) -> bool {
+        lock(&self.state).limit.as_ref().is_some_and(|l| l.is_expired)
+    }
+
+    /// True if answers are dropped now, because the call has expired.
+    pub(crate) fn drops_answers(&self) -> bool {
+        lock(&self.state).limit.as_ref().is_some_and(|l| l.is_expired && !l.goes_on)
+    }
+
+    /// True if the deadline of the call has passed at the time that `now` gives.
+    pub(crate) fn is_due(&self, now: impl FnOnce() -> Instant) -> bool {
+        let due = lock(&self.state).limit.as_ref().filter(|l| !l.goes_on).and_then(|l| l.due);
+        due.is_some_and(|due| due <= now())
+    }
+
+    /// True if the call has expired and continues.
+    pub(crate) fn goes_on(&self) -> bool {
+        lock(&self.state).limit.as_ref().is_some_and(|l| l.goes_on)
+    }
+
+    /// Records the report of a rank. True if the call is over by that. A report may precede the deadline here, if this process was stopped.
+    pub(crate) fn report(&self, rank: u32, report: CallReport) -> bool {
+        let mut s = lock(&self.state);
+        if s.outcomes.get(rank as usize).is_none_or(Option::is_some) || s.is_over() {
+            return false;
+        }
+        let mut limit = s.limit.take().unwrap_or_default();
+        limit.reports.insert(rank, report);
+        let is_over = limit.is_expired && s.is_reported(&limit);
+        s.limit = Some(limit);
+        if is_over {
+            self.end(s);
+        }
+        is_over
+    }
+
+    /// Ends an expired call, whose receivers have not all reported.
+    pub(crate) fn give_up(&self) {
+        let s = lock(&self.state);
+        if !s.is_over() {
+            self.end(s);
+        }
+    }
+
+    fn end(&self, mut s: MutexGuard<'_, State>) {
+        s.limit.get_or_insert_default().is_over = true;
+        events::call_done(self.call_id.0, s.outcomes.len() as u64, u64::from(self.mode == Mode::Stream), 1);
+        self.notify(s);
+    }
+
+    /// After the end of an expired call: the ranks that have not answered, with their reports. `None` if the call did not expire.
+    pub fn unanswered(&self) -> Option<Vec<(u32, Option<CallReport>)>> {
+        let s = lock(&self.state);
+        let limit = s.limit.as_ref().filter(|l| l.is_over)?;
+        let missing = (0..).zip(&s.outcomes).filter(|(_, o)| o.is_none());
+        Some(missing.map(|(rank, _)| (rank, limit.reports.get(&rank).cloned())).collect())
     }
 
     /// Records the item of a port; returns the item if the receive was abandoned.
@@ -207,12 +360,13 @@ impl PendingCall {
         }
     }
 
-    /// The error that ended the call: errors from supervision first, then the first arrival, then the lowest rank.
+    /// The error that ended the call: errors from supervision first, then the first arrival, then the lowest rank, then the deadline.
     pub fn error(&self) -> Option<Arc<Outcome>> {
         let s = lock(&self.state);
         let errors = || s.outcomes.iter().flatten().filter(|o| o.status != Status::Ok);
         let dead = errors().find(|o| matches!(o.status, Status::Failed | Status::ProcEnded));
-        dead.or_else(|| s.error.and_then(|i| s.outcomes[s.arrived[i] as usize].as_ref())).or_else(|| errors().next()).cloned()
+        let first = dead.or_else(|| s.error.and_then(|i| s.outcomes[s.arrived[i] as usize].as_ref())).or_else(|| errors().next()).cloned();
+        first.or_else(|| s.is_over().then(|| Outcome::new(0, Status::Expired, b"")))
     }
 
     /// The i-th arrival of a stream.

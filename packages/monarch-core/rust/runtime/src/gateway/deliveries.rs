@@ -9,7 +9,7 @@ use std::sync::{Arc, OnceLock, Weak};
 use net::lock::lock;
 use wire::cast::CastBody;
 use wire::frame::{Head, MESSAGE, begin, finish};
-use wire::{CallId, ProcUid, Route};
+use wire::{ProcUid, Route};
 
 use super::arrivals::{Due, Turn};
 use super::job::Job;
@@ -77,11 +77,11 @@ impl Deliveries {
                 events::frame_refused(d.group.source.0, b"cast", d.body.len() as u64);
                 continue;
             };
-            let call_id = if d.mode.reduces() { cast_call_id(d.cast_id, target.index) } else { CallId::NONE };
+            let call_id = if d.mode.reduces() { cast_call_id(d.cast_id, target.index) } else { body.call_id };
             let mut start = Vec::with_capacity(64 + body.method.len() + body.extent.len());
             let at = begin(&mut start, MESSAGE);
-            let CastBody { sender, flags, trace, method, extent, .. } = body;
-            Head { dest: d.mailbox, sender, call_id, rank: target.rank, flags, trace, method, extent, ..Head::default() }
+            let CastBody { sender, flags, trace, left, method, extent, .. } = body;
+            Head { dest: d.mailbox, sender, call_id, rank: target.rank, flags, trace, left, method, extent, ..Head::default() }
                 .put(&mut start, own.iter().fold(count, |all, piece| all.saturating_add(piece.count)));
             own.iter().for_each(|piece| start.extend_from_slice(&piece.bytes));
             finish(&mut start, at, parts.len());

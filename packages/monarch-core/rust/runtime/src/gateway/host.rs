@@ -9,6 +9,7 @@
 use std::net::SocketAddr;
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
 
 use net::address::Address;
 use net::lock::lock;
@@ -101,6 +102,11 @@ impl Host {
     /// The reason why the host is lost although its agent may still run; none for any other host.
     pub fn unknown_end(&self) -> Option<String> {
         lock(&self.membership).unknown_end(self.id).map(str::to_owned)
+    }
+
+    /// The time since the last heartbeat of the host; none for one that is not watched.
+    pub(super) fn heartbeat_age(&self, now: Instant) -> Option<Duration> {
+        lock(&self.membership).heartbeat_age(self.id, now)
     }
 
     /// The state of the host in the job.

@@ -69,6 +69,11 @@ impl LocalGateway for Gateway {
         self.casts.answer(self.local.uid, call_id, status, parts);
     }
 
+    fn silence(&self, host: ProcUid) -> Option<(String, Duration)> {
+        let host = self.jobs.all().into_iter().find_map(|job| job.host(host))?;
+        Some((host.name(), host.heartbeat_age(self.local.poller.now())?))
+    }
+
     fn cast_state(&self) -> CastState {
         self.jobs.cast_state()
     }

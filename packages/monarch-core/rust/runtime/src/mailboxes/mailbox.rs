@@ -14,6 +14,7 @@ use serde::Serialize;
 use wire::frame::{EXCEPTION, EXPLICIT_PORT, RANKED, TO_PORT};
 use wire::{CallId, MailboxId, ProcUid, Status, Trace};
 
+use super::begun::{AtDeadline, Begun, Due, overdue};
 use super::credit::{Consumed, OVERHEAD};
 use crate::calls::pending_call::{Outcome, PendingCall};
 use crate::sync::{Arc, Mutex, MutexGuard, lock};
@@ -28,6 +29,7 @@ pub struct Incoming {
     pub flags: u8,
     /// The span of the message. When the message is taken, it becomes the span of its handling.
     pub trace: Option<Box<Trace>>,
+    pub due: Option<Due>,
     pub method: Box<[u8]>,
     pub extent: Box<[u8]>,
     pub parts: Vec<RecvPart>,
@@ -222,6 +224,8 @@ pub struct ActorState {
     pub doing_for: Option<f64>,
     pub queued: usize,
     pub taken: u64,
+    /// How many seconds the deadline of a call in progress has passed; `None` if there is no such call.
+    pub overdue: Option<f64>,
 }
 
 /// The queues of a mailbox, and the state of its consumer.
@@ -229,6 +233,8 @@ pub struct ActorState {
 struct State {
     /// The work in progress.
     doing: Option<Activity>,
+    /// The messages in progress that have a deadline.
+    begun: Vec<Begun>,
     /// The result of the previous check for a lost wake-up.
     missed_wakeup: Option<MissedWakeup>,
     queue: VecDeque<Incoming>,
@@ -431,6 +437,30 @@ impl Mailbox {
         None
     }
 
+    /// Notes that the handling of a message with a deadline begins.
+    pub fn begin(&self, m: &Incoming, now: Instant) {
+        lock(&self.state).begun.extend(m.due.map(|due| Begun::new(due, m, now)));
+    }
+
+    /// Notes that the handling of a message with a deadline has ended.
+    pub fn finish(&self, number: u64) {
+        lock(&self.state).begun.retain(|b| b.due.number != number);
+    }
+
+    /// Takes the messages with these numbers, sorted, whose deadline has passed. Messages that have not begun are removed, unless `keeps` is
+    /// true for them.
+    pub(crate) fn expire(&self, numbers: &[u64], keeps: impl Fn(&Incoming) -> bool) -> AtDeadline {
+        let mut state = lock(&self.state);
+        let State { queue, begun, doing, .. } = &mut *state;
+        let doing = doing.as_ref().map_or_else(String::new, |d| String::from_utf8_lossy(&d.name[..d.len]).into_owned());
+        AtDeadline::take(queue, begun, doing, numbers, keeps)
+    }
+
+    /// True if an event loop takes from this mailbox.
+    pub(crate) fn is_on_loop(&self) -> bool {
+        self.consumer().is_some_and(|c| matches!(*c, Consumer::Loop(..)))
+    }
+
     /// The next event; `None` if only messages wait.
     pub fn pop_event(&self) -> Option<Box<[u8]>> {
         lock(&self.state).take_event()
@@ -538,7 +568,7 @@ impl Mailbox {
     }
 
     /// The state for `monarch ps`; `None` if the mailbox belongs to a port.
-    pub fn describe(&self) -> Option<ActorState> {
+    pub fn describe(&self, now: Instant) -> Option<ActorState> {
         let (display, thread) = self.label.get()?;
         let state = lock(&self.state);
         Some(ActorState {
@@ -549,6 +579,7 @@ impl Mailbox {
             doing_for: state.doing.as_ref().map(|d| d.since.elapsed().as_secs_f64()),
             queued: state.queue.len(),
             taken: self.taken(),
+            overdue: overdue(&state.begun, now),
         })
     }
 

@@ -3,12 +3,14 @@
 //! | file | noun |
 //! |---|---|
 //! | `mailbox` | the queue of an actor or a port |
+//! | `begun` | messages with a deadline: in progress, or removed because they have not begun in time |
 //! | `credit` | flow control: the bytes that a sender may have in transit to one mailbox |
 //!
 //! The first message to an actor makes its mailbox. A message to an actor with a tombstone is refused with the reason in the tombstone. The
 //! tombstone is inserted before the mailbox is removed, so no message is delivered to a new mailbox of an ended actor. A port has no
 //! tombstone: messages to a port without a mailbox are refused without a reason.
 
+pub mod begun;
 pub mod credit;
 pub mod mailbox;
 

@@ -2,6 +2,7 @@
 //!
 //! | file | noun |
 //! |---|---|
+//! | `limits` | the deadlines of messages that have arrived |
 //! | `replies` | the sending of answers, and of requests to the Python side of a process |
 //!
 //! A message to this process is copied once and delivered directly; it counts against the same credit as a message to another process. A
@@ -9,15 +10,17 @@
 //! that is missing was lost in transit, most likely because an agent had no memory for it. This component needs the mailboxes, the peers,
 //! and `replies`.
 
+pub mod limits;
 pub mod replies;
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
 
 use net::{Link, RecvPart};
 use wire::frame::{RETURN, STOP, TO_PORT};
 use wire::{Control, Frame, MailboxId, Message, Part, ProcUid, Status};
 
+use self::limits::Limits;
 use self::replies::Replies;
 use crate::mailboxes::Mailboxes;
 use crate::mailboxes::credit::OVERHEAD;
@@ -38,16 +41,20 @@ pub struct Messages {
     system: Arc<SystemQueue>,
     /// The number of messages to ports whose receiver was dropped.
     pub dropped_items: AtomicU64,
+    limits: Limits,
+    me: Weak<Messages>,
 }
 
 impl Messages {
     pub(crate) fn new(peers: &Arc<Peers>, mailboxes: &Arc<Mailboxes>, replies: &Arc<Replies>, system: &Arc<SystemQueue>) -> Arc<Self> {
-        Arc::new(Messages {
+        Arc::new_cyclic(|me| Messages {
             peers: peers.clone(),
             mailboxes: mailboxes.clone(),
             replies: replies.clone(),
             system: system.clone(),
             dropped_items: AtomicU64::new(0),
+            limits: Limits::new(me, peers),
+            me: me.clone(),
         })
     }
 
@@ -81,6 +88,7 @@ impl Messages {
             rank: head.rank,
             flags: head.flags,
             trace: head.trace.boxed(),
+            due: self.limits.due(head.left),
             method: head.method.into(),
             extent: head.extent.into(),
             parts: keep(local()),
@@ -122,6 +130,7 @@ impl Messages {
                 rank: m.rank,
                 flags: m.flags,
                 trace: m.trace.boxed(),
+                due: self.limits.due(m.left),
                 method: m.method,
                 extent: m.extent,
                 parts,
@@ -164,7 +173,7 @@ impl Messages {
         let id = m.dest;
         let mailbox = if m.flags & TO_PORT != 0 { self.mailboxes.known(id) } else { self.mailboxes.get(id) };
         let refused = match mailbox {
-            Some(mailbox) => match mailbox.push(m) {
+            Some(mailbox) => match mailbox.push(self.limits.entered(&mailbox, m)) {
                 Ok(Pushed::Taken(Some((from, bytes)))) => {
                     self.give_credit(from, id, bytes);
                     None

@@ -5,6 +5,7 @@
 
 use std::sync::Arc;
 
+use wire::control::{CallState, ExpiredCall};
 use wire::{CallId, Control, MailboxId, ProcUid, Status};
 
 use crate::calls::Calls;
@@ -56,6 +57,11 @@ impl Replies {
     /// Sends a short answer.
     pub fn send_bytes(&self, to: ProcUid, call_id: CallId, rank: u32, status: Status, bytes: &[u8]) {
         self.send(to, call_id, rank, status, &Payload::small(bytes), || vec![OutPart { bytes, readonly: true }]);
+    }
+
+    /// Takes the report about calls of this process to itself whose deadline has passed.
+    pub(crate) fn report_expired(&self, calls: Vec<ExpiredCall>, state: &CallState) {
+        self.calls.on_reports(self.peers.uid, calls, state);
     }
 
     /// Sends a request to the Python side of a process.

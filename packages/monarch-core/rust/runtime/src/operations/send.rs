@@ -49,6 +49,7 @@ impl Sending<'_> {
         local: impl Fn() -> Vec<OutPart<'p>>,
     ) -> Result<Sent, I::Error> {
         let Sending { messages, poller } = *self;
+        let due = head.left.and_then(|left| poller.now().checked_add(left));
         let sender = sender::current();
         let own = sender.as_ref().and_then(|s| s.mailbox.as_ref());
         let on_loop = sender.as_ref().is_some_and(|s| s.on_loop) || interpreter.runs_loop()?;
@@ -59,13 +60,21 @@ impl Sending<'_> {
             if on_loop || own.is_some_and(|own| !own.is_empty()) {
                 return Ok(messages.send(peer, head, payload, local, true));
             }
+            let now = poller.now();
+            // The rest of the deadline when the message is sent.
+            let head = &Head { left: due.map(|due| due.saturating_duration_since(now)), ..*head };
+            if head.left == Some(Duration::ZERO) {
+                messages.count_expired();
+                return Ok(Sent::Expired);
+            }
             peer.wait_for_credit(&waiter);
-            let mut look = Some(poller.now() + interval);
+            let mut look = Some(now + interval);
             if poller.timeline().is_some() {
                 // Simulated hours pass in few checks; a thread without a mailbox needs none.
                 interval *= 2;
                 look = look.filter(|_| own.is_some());
             }
+            look = [look, due].into_iter().flatten().min();
             wait::wait(interpreter, poller, &waiter, look, || peer.has_credit(head.dest))?;
             let sent = messages.send(peer, head, payload, &local, false);
             if sent != Sent::Full {

@@ -4,6 +4,7 @@
 //! sent one by one. A rank whose process has ended gets its outcome here.
 
 use std::sync::{Arc, OnceLock};
+use std::time::Duration;
 
 use wire::frame::{EXPLICIT_PORT, STOP};
 use wire::{CallId, MailboxId, ProcUid, Status, Trace};
@@ -137,11 +138,11 @@ impl Targets {
     }
 
     /// Sends a stop to all targets, behind all earlier messages. Each target answers the returned call when it has stopped.
-    pub fn stop(&self, body: &[u8]) -> Arc<PendingCall> {
+    pub fn stop(&self, body: &[u8], left: Option<Duration>) -> Arc<PendingCall> {
         let call = self.start(Mode::Gather, None);
         let payload = Payload::small(body);
         for (rank, (peer, (_, dest))) in (0..).zip(self.peers.iter().zip(self.ids.iter())) {
-            let head = Head { dest: *dest, rank, ..head(call.call_id, STOP, Trace::NONE) };
+            let head = Head { dest: *dest, rank, left, ..head(call.call_id, STOP, Trace::NONE) };
             let local = || vec![OutPart { bytes: body, readonly: true }];
             self.node.messages.send(peer, &head, &payload, local, true);
             self.node.calls.fail_rank(&call, rank, peer);
@@ -187,6 +188,9 @@ impl Targets {
         let sent = sending.send(interpreter, peer, &head, &message.payload, &message.local)?;
         debug_assert!(sent != Sent::Full, "a send waits for credit, or queues its message");
         if let Some(call) = call {
+            if sent == Sent::Expired {
+                self.node.calls.report_unsent(call, answer);
+            }
             self.node.calls.fail_rank(call, answer, peer);
         }
         Ok(())
@@ -265,7 +269,7 @@ mod tests {
     #[test]
     fn stop_reaches_every_target_that_lives() {
         let node = node();
-        let call = Targets::new(&node, &[GONE, HERE], BOX).stop(b"why");
+        let call = Targets::new(&node, &[GONE, HERE], BOX).stop(b"why", None);
         assert_eq!(call.waiting_for(|_, _| true), [1]);
         let m = received(&node);
         assert_eq!((m.flags & STOP, m.rank), (STOP, 1));

@@ -54,6 +54,8 @@ pub enum Sent {
     Full,
     /// The process has ended, see `Peer::ended`.
     Ended,
+    /// The deadline of the message has passed while the sender waited for credit.
+    Expired,
 }
 
 /// Another process. `Peers` keeps it until some time after the end of the process.

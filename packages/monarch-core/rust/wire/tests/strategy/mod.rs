@@ -1,11 +1,13 @@
 //! Strategies for arbitrary values of all wire types.
 #![allow(dead_code, reason = "each test file takes what it needs")]
 
+use std::time::Duration;
+
 use proptest::collection::vec;
 use proptest::prelude::*;
-use wire::control::{DrainLimits, ProcPlan};
+use wire::control::{CallState, DrainLimits, ExpiredCall, ProcPlan};
 use wire::exit::ProcEnd;
-use wire::frame::TRACED;
+use wire::frame::{LIMITED, TRACED};
 use wire::{BlockId, CallId, Control, ExitReason, Frame, MailboxId, Message, Part, ProcUid, Reply, Status, Trace};
 
 pub fn bytes() -> impl Strategy<Value = Vec<u8>> {
@@ -109,6 +111,7 @@ pub fn control() -> impl Strategy<Value = Control> {
         any::<u64>().prop_map(|seq| Control::Pong { seq }),
         any::<(u64, u8)>().prop_map(|(id, what)| Control::Inspect { id, what }),
         (any::<u64>(), bytes()).prop_map(|(id, body)| Control::Inspected { id, body }),
+        (vec(expired_call(), 0..3), call_state()).prop_map(|(calls, state)| Control::CallsExpired { calls, state }),
     ]
 }
 
@@ -116,21 +119,42 @@ pub fn trace() -> impl Strategy<Value = Trace> {
     prop_oneof![Just(Trace::NONE), (1..=u128::MAX, any::<u64>()).prop_map(|(id, span)| Trace { id, span })]
 }
 
+pub fn left() -> impl Strategy<Value = Option<Duration>> {
+    proptest::option::of(any::<u64>().prop_map(Duration::from_micros))
+}
+
+fn call_state() -> impl Strategy<Value = CallState> {
+    prop_oneof![
+        text().prop_map(|behind| CallState::Queued { behind }),
+        (text(), text()).prop_map(|(endpoint, place)| CallState::Running { endpoint, place }),
+        Just(CallState::Owed),
+        Just(CallState::Unsent),
+        Just(CallState::Ended),
+    ]
+}
+
+fn expired_call() -> impl Strategy<Value = ExpiredCall> {
+    any::<(u64, u32, u64)>().prop_map(|(call_id, rank, millis)| ExpiredCall { call_id: CallId(call_id), rank, millis })
+}
+
 fn message() -> impl Strategy<Value = Message> {
-    (any::<(u64, u64, u64, u32, u8)>(), trace(), text(), bytes(), vec(part(), 0..5)).prop_map(|(head, trace, method, extent, parts)| {
-        let (dest, sender, call_id, rank, flags) = head;
-        Message {
-            dest: MailboxId(dest),
-            sender: MailboxId(sender),
-            call_id: CallId(call_id),
-            rank,
-            flags: flags & !TRACED,
-            trace,
-            method: method.into_bytes().into(),
-            extent: extent.into(),
-            parts,
-        }
-    })
+    (any::<(u64, u64, u64, u32, u8)>(), trace(), left(), text(), bytes(), vec(part(), 0..5)).prop_map(
+        |(head, trace, left, method, extent, parts)| {
+            let (dest, sender, call_id, rank, flags) = head;
+            Message {
+                dest: MailboxId(dest),
+                sender: MailboxId(sender),
+                call_id: CallId(call_id),
+                rank,
+                flags: flags & !(TRACED | LIMITED),
+                trace,
+                left,
+                method: method.into_bytes().into(),
+                extent: extent.into(),
+                parts,
+            }
+        },
+    )
 }
 
 pub fn status() -> impl Strategy<Value = Status> {

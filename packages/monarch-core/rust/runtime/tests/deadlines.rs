@@ -1,0 +1,140 @@
+//! Deadlines of calls between two nodes of one process: expired calls, reports of their receivers, dropped messages.
+#![cfg(not(feature = "shuttle"))]
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use net::sys;
+use runtime::mailboxes::mailbox::Delivery;
+use runtime::peers::peer::Head;
+use runtime::transfers::payload::OutPart;
+use runtime::{Mode, Node, Payload, PendingCall};
+use wire::control::CallState;
+use wire::frame::STOP;
+use wire::{CallId, MailboxId, ProcUid, Status};
+
+const HANG: Duration = Duration::from_secs(30);
+const SHORT: Duration = Duration::from_millis(20);
+const BOX: MailboxId = MailboxId(10);
+
+/// A caller and a receiver, connected by a link. No housekeeping thread finds lines of code.
+fn nodes() -> (Arc<Node>, Arc<Node>) {
+    let (caller, receiver) = (Node::start(ProcUid(1), ProcUid(1)).unwrap(), Node::start(ProcUid(2), ProcUid(1)).unwrap());
+    let (x, y) = sys::socketpair().unwrap();
+    caller.peers.peer_unlinked(receiver.uid).0.link.attach(x).unwrap();
+    receiver.peers.peer_unlinked(caller.uid).0.link.attach(y).unwrap();
+    (caller, receiver)
+}
+
+fn call(caller: &Arc<Node>, to: &[ProcUid], left: Duration, flags: u8) -> Arc<PendingCall> {
+    let call = caller.calls.start(Mode::FirstError, to.len(), to.iter().map(|uid| (*uid, BOX)).collect());
+    caller.calls.limit(&call, caller.poller.now() + left, false);
+    for (rank, uid) in (0..).zip(to) {
+        let head = Head { dest: BOX, call_id: call.call_id, rank, flags, left: Some(left), method: b"go", ..Head::default() };
+        let local = || vec![OutPart { bytes: b"x", readonly: true }];
+        caller.messages.send(&caller.peers.peer(*uid), &head, &Payload::small(b"x"), local, true);
+    }
+    call
+}
+
+fn wait(node: &Node, call: &Arc<PendingCall>) {
+    let waiter = node.poller.waiter();
+    call.add_waiter(&waiter);
+    node.poller.wait(&waiter, Some(node.poller.now() + HANG), || call.is_done(0));
+    assert!(call.is_done(0), "the call did not end");
+}
+
+fn end(nodes: (Arc<Node>, Arc<Node>)) {
+    nodes.0.poller.stop();
+    nodes.1.poller.stop();
+}
+
+#[test]
+fn receiver_drops_and_reports_a_message() {
+    let (caller, receiver) = nodes();
+    let expired = call(&caller, &[receiver.uid], SHORT, 0);
+    wait(&caller, &expired);
+    let unanswered = expired.unanswered().unwrap();
+    assert_eq!(unanswered[0].0, 0);
+    assert_eq!(unanswered[0].1.as_ref().map(|r| r.state.clone()), Some(CallState::Queued { behind: String::new() }));
+    assert_eq!((receiver.messages.expired(), receiver.mailboxes.get(BOX).unwrap().len()), (1, 0));
+    assert_eq!(expired.error().map(|o| o.status), Some(Status::Expired));
+    assert_eq!(caller.calls.in_flight(), 0);
+    end((caller, receiver));
+}
+
+#[test]
+fn message_in_progress_is_reported_as_running() {
+    let (caller, receiver) = nodes();
+    let expired = call(&caller, &[receiver.uid], Duration::from_millis(200), 0);
+    let mailbox = receiver.mailboxes.get(BOX).unwrap();
+    let waiter = receiver.poller.waiter();
+    receiver.poller.wait(&waiter, Some(receiver.poller.now() + HANG), || !mailbox.is_empty());
+    let Some(Delivery::Message(m)) = mailbox.pop() else { panic!("no message") };
+    let m = receiver.messages.begin(&mailbox, m).expect("the deadline has not passed");
+    wait(&caller, &expired);
+    let states: Vec<_> = expired.unanswered().unwrap().into_iter().filter_map(|(_, r)| Some(r?.state)).collect();
+    assert_eq!(states, [CallState::Running { endpoint: "go".into(), place: String::new() }]);
+    receiver.messages.finish(&mailbox, m.due.unwrap(), false);
+    end((caller, receiver));
+}
+
+#[test]
+fn answer_after_the_deadline_is_counted() {
+    let (caller, receiver) = nodes();
+    let expired = call(&caller, &[receiver.uid], SHORT, 0);
+    wait(&caller, &expired);
+    receiver.replies.send_bytes(caller.uid, expired.call_id, 0, Status::Ok, b"late");
+    let waiter = caller.poller.waiter();
+    caller.poller.wait(&waiter, Some(caller.poller.now() + HANG), || caller.calls.dropped_replies() == 1);
+    assert_eq!(caller.calls.dropped_replies(), 1);
+    assert!(expired.outcome(0).is_none());
+    end((caller, receiver));
+}
+
+#[test]
+fn silent_receiver_does_not_keep_the_call() {
+    let (caller, receiver) = nodes();
+    receiver.poller.stop();
+    let expired = call(&caller, &[receiver.uid], SHORT, 0);
+    wait(&caller, &expired);
+    assert_eq!(expired.unanswered(), Some(vec![(0, None)]));
+    assert_eq!(caller.calls.in_flight(), 0);
+    end((caller, receiver));
+}
+
+#[test]
+fn stop_outlives_its_deadline() {
+    let (caller, receiver) = nodes();
+    let expired = call(&caller, &[receiver.uid], SHORT, STOP);
+    wait(&caller, &expired);
+    assert_eq!(receiver.mailboxes.get(BOX).unwrap().len(), 1, "the stop is still there");
+    end((caller, receiver));
+}
+
+#[test]
+fn operation_that_goes_on_is_answered_later() {
+    let (caller, receiver) = nodes();
+    let operation = caller.calls.start(Mode::Gather, 1, Arc::from([(receiver.uid, BOX)]));
+    caller.calls.limit(&operation, caller.poller.now() + SHORT, true);
+    wait(&caller, &operation);
+    assert!(operation.unanswered().is_some());
+    caller.calls.unlimit(&operation);
+    assert!(!operation.is_done(0));
+    receiver.replies.send_bytes(caller.uid, operation.call_id, 0, Status::Ok, b"done");
+    wait(&caller, &operation);
+    assert_eq!(operation.outcome(0).map(|o| o.status), Some(Status::Ok));
+    end((caller, receiver));
+}
+
+#[test]
+fn unsent_call_is_over_at_once() {
+    let (caller, receiver) = nodes();
+    let unsent = caller.calls.start(Mode::FirstError, 2, Arc::from([(receiver.uid, BOX), (caller.uid, BOX)]));
+    caller.calls.expire_unsent(&unsent);
+    let states: Vec<_> = unsent.unanswered().unwrap().into_iter().filter_map(|(_, r)| Some(r?.state)).collect();
+    assert_eq!(states, [CallState::Unsent, CallState::Unsent]);
+    assert_ne!(unsent.call_id, CallId::NONE);
+    assert_eq!(caller.calls.in_flight(), 0);
+    end((caller, receiver));
+}
