@@ -65,6 +65,7 @@ LIVE_ACTORS = Table(
         Column("actor_status", "text", "its status, as in actor_status_events.new_status; Unknown where its process does not answer"),
         Column("endpoint", "text", "the oldest endpoint in progress", True),
         time("endpoint_since_us", "when that began", nullable=True),
+        time("overdue_since_us", "the deadline of a call in progress that has passed; none if no deadline has passed", nullable=True),
         Column("queue_depth", "u64", "messages that wait for it"),
         Column("messages_processed", "u64", "messages it has handled"),
         Column("total_processing_time_us", "u64", "microseconds in its endpoints"),
