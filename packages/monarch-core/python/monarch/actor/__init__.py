@@ -22,10 +22,13 @@ if TYPE_CHECKING:
     from monarch._core.call.context import current_rank as current_rank
     from monarch._core.call.context import current_size as current_size
     from monarch._core.call.context import has_context as has_context
+    from monarch._core.call.deadline import deadline as deadline
+    from monarch._core.call.deadline import deadline_left as deadline_left
     from monarch._core.call.endpoint import Endpoint as Endpoint
     from monarch._core.call.future import Future as Future
     from monarch._core.call.lazy_future import WouldBlockRuntime as WouldBlockRuntime
     from monarch._core.call.lazy_future import returns_future as returns_future
+    from monarch._core.call.partial_values import PartialValues as PartialValues
     from monarch._core.call.per_rank import per_rank as per_rank
     from monarch._core.call.port import Channel as Channel
     from monarch._core.call.port import Port as Port
@@ -42,6 +45,7 @@ if TYPE_CHECKING:
     from monarch._core.errors.errors import ActorError as ActorError
     from monarch._core.errors.errors import AttachError as AttachError
     from monarch._core.errors.errors import AuthenticationError as AuthenticationError
+    from monarch._core.errors.errors import DeadlineExceeded as DeadlineExceeded
     from monarch._core.errors.errors import DeliveryError as DeliveryError
     from monarch._core.errors.errors import MonarchError as MonarchError
     from monarch._core.errors.errors import SpawnError as SpawnError
@@ -93,9 +97,11 @@ _HOMES = {
     "call.actor_mesh": ("ActorMesh",),
     "call.as_endpoint": ("as_endpoint",),
     "call.context": ("Context", "Instance", "context", "current_actor_name", "current_rank", "current_size", "has_context"),
+    "call.deadline": ("deadline", "deadline_left"),
     "call.endpoint": ("Endpoint",),
     "call.future": ("Future",),
     "call.lazy_future": ("WouldBlockRuntime", "returns_future"),
+    "call.partial_values": ("PartialValues",),
     "call.per_rank": ("per_rank",),
     "call.port": ("Channel", "Port", "PortReceiver", "RankedPortReceiver", "UndeliverableMessageEnvelope"),
     "call.send": ("send",),
@@ -107,6 +113,7 @@ _HOMES = {
         "ActorError",
         "AttachError",
         "AuthenticationError",
+        "DeadlineExceeded",
         "DeliveryError",
         "MonarchError",
         "SpawnError",

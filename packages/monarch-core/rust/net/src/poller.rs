@@ -285,8 +285,7 @@ impl Poller {
     /// As `later`; returns the number with which `cancel` drops the task.
     pub fn timer(&self, delay: Duration, task: Task) -> u64 {
         if forked_child::is_child() {
-            std::mem::forget(task);
-            return 0;
+            return (std::mem::forget(task), 0).1;
         }
         let (number, is_first) = lock(&self.timers).add(self.now() + delay, task);
         is_first.then(|| sys::eventfd_signal(self.wake.as_raw_fd()));
@@ -300,12 +299,11 @@ impl Poller {
 
     /// Registers pending output. Any waiting thread flushes it before it sleeps.
     pub fn hold(&self, output: Arc<dyn Pending>) {
-        if forked_child::is_child() {
-            return;
+        if !forked_child::is_child() {
+            let mut pending = lock(&self.pending);
+            pending.push(output);
+            self.pending_count.store(pending.len(), Ordering::Release);
         }
-        let mut pending = lock(&self.pending);
-        pending.push(output);
-        self.pending_count.store(pending.len(), Ordering::Release);
     }
 
     /// Makes the I/O thread flush pending output after `SOON`, unless a waiting thread does it earlier.

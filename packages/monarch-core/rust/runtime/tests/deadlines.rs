@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use net::sys;
-use runtime::mailboxes::mailbox::Delivery;
+use runtime::mailboxes::mailbox::{Consumer, Delivery};
 use runtime::peers::peer::Head;
 use runtime::transfers::payload::OutPart;
 use runtime::{Mode, Node, Payload, PendingCall};
@@ -69,6 +69,7 @@ fn message_in_progress_is_reported_as_running() {
     let expired = call(&caller, &[receiver.uid], Duration::from_millis(200), 0);
     let mailbox = receiver.mailboxes.get(BOX).unwrap();
     let waiter = receiver.poller.waiter();
+    mailbox.set_consumer(Consumer::Thread(waiter.clone()));
     receiver.poller.wait(&waiter, Some(receiver.poller.now() + HANG), || !mailbox.is_empty());
     let Some(Delivery::Message(m)) = mailbox.pop() else { panic!("no message") };
     let m = receiver.messages.begin(&mailbox, m).expect("the deadline has not passed");

@@ -9,7 +9,7 @@ from _contextvars import ContextVar
 from collections import deque
 
 from monarch._core._native import LoopSleep, begin_trace, set_thread_sender
-from monarch._core._native.protocol import FAILED, STOP, TRACED
+from monarch._core._native.protocol import EXPIRED, FAILED, STOP, TRACED
 from monarch._core.actor.events import EVENT_ABORT, EVENT_FAILURE, EVENT_UNDELIVERABLE, aborted
 from monarch._core.call.actor import UNDELIVERABLE
 from monarch._core.call.coroutine_function import is_coroutine_function
@@ -120,6 +120,8 @@ class LoopSide:
         self.waker: asyncio.Future[None] | None = None
         self.main: asyncio.Task[None] | None = None
         self.concurrent: dict[asyncio.Task[None], Call] = {}
+        # The calls that were cancelled at their deadline, and have not ended yet.
+        self.expired: set[Call] = set()
         # The abort event of the message in progress. The message is answered first.
         self.aborting: bytes | None = None
         self.failures: list[MeshFailure] = []
@@ -156,6 +158,8 @@ class LoopSide:
             if early:
                 begin_trace(None)
                 item = early.pop(0)
+                if not item.begins():
+                    continue
             else:
                 item = pop()
             if item is None:
@@ -206,7 +210,7 @@ class LoopSide:
             return True
         if flags & TRACED:
             begin_trace(call.trace)
-        stage = "call"
+        stage, continues = "call", False
         context = actor.message_context(call)
         set_context(context)
         self.current = call
@@ -226,7 +230,8 @@ class LoopSide:
             if prop is not None and prop.is_concurrent:
                 task = self.loop.create_task(self._run_concurrent(call, method(*args, **kwargs), explicit))
                 self.concurrent[task] = call
-                task.add_done_callback(lambda t: self.concurrent.pop(t, None))
+                continues = True
+                task.add_done_callback(self._concurrent_ended)
                 # Bodies start in the order of their messages: this body runs to its first await before the next message.
                 await asyncio.sleep(0)
                 return self.over
@@ -244,17 +249,43 @@ class LoopSide:
         finally:
             actor.current = None
             self.current = None
-            call.handled()
+            call.handled(continues)
+            if call in self.expired:
+                self._uncancel(call, self.main)
             if flags & TRACED:
                 begin_trace(None)
             if self.aborting is not None:
                 self._event(self.aborting)
         return self.over
 
+    def _concurrent_ended(self, task: asyncio.Task[None]) -> None:
+        call = self.concurrent.pop(task, None)
+        if call is not None:
+            call.finished()
+            self.expired.discard(call)
+
+    def _expire(self, number: int) -> None:
+        """Cancels the endpoint of the message with this number, whose deadline has passed."""
+        running = [*self.concurrent.items(), *([] if self.main is None or self.current is None else [(self.main, self.current)])]
+        task, call = next(((t, c) for t, c in running if c.number == number), (None, None))
+        # Without such a task the endpoint has ended, or has its last step.
+        if task is not None and call is not None and not self.over and task is not asyncio.current_task():
+            self.expired.add(call)
+            task.cancel()
+
+    def _uncancel(self, call: Call, task: asyncio.Task[None] | None) -> None:
+        """Ends the cancellation of one endpoint in the dispatcher, which goes on."""
+        self.expired.discard(call)
+        if task is not None:
+            task.uncancel()
+
     def _failed(self, call: Call, stage: str, exc: BaseException) -> bool:
         leave_if_child(exc)
         if self.abandoned:
             return True
+        if call in self.expired and not self.over and isinstance(exc, asyncio.CancelledError):
+            # No answer: the call has the same deadline at its caller.
+            return False
         if self.over and isinstance(exc, asyncio.CancelledError):
             if call.wants_reply:
                 end = self.actor.failure or self.actor.stopped_failure()
@@ -286,6 +317,8 @@ class LoopSide:
                 self.supervision_due = True
         elif kind == EVENT_ABORT:
             actor.fail(aborted(body))
+        elif kind[0] == EXPIRED:
+            self._expire(int.from_bytes(body, "little"))
         elif kind == EVENT_UNDELIVERABLE:
             self.loop.create_task(self._undeliverable(body))
         if actor.failure is not None:

@@ -10,7 +10,7 @@ import marshal
 import sys
 from _thread import get_ident
 
-from monarch._core._native import ActorMailbox, begin_trace, set_thread_sender
+from monarch._core._native import ActorMailbox, begin_trace, current_deadline, enter_deadline, set_thread_sender
 from monarch._core._native.events import actor_end
 from monarch._core._native.protocol import ERROR, EXPLICIT_PORT, FAILED, STOP, TRACED
 from monarch._core.actor.end_text import end_text
@@ -79,6 +79,7 @@ class LocalActor:
         # The bounds of the stop: seconds for one message, and for the whole drain.
         self.stop_bounds: list[float] = []
         self.stop_calls: list[Call] = []
+        self.stop_deadline: float | None = None  # the hooks inherit it
         self.ended = False
         # Answers that the actor owes through ports: process, call id and rank of each. The end of the actor fails these calls.
         self.owed: set[tuple[int, int, int]] = set()
@@ -207,7 +208,7 @@ class LocalActor:
         while early:
             call = early.pop(0)
             begin_trace(call.trace if call.flags & TRACED else None)
-            if self._slow(call):
+            if call.begins() and self._slow(call):
                 return
         self.mailbox.run(self._resolve, self._slow, self.call_failed, self._event, self._enter, self._leave)
 
@@ -431,6 +432,7 @@ class LocalActor:
             self.stop_calls.append(call)
             if self.stopping is None:
                 self.stopping, self.stop_bounds = stop_of(call)
+                self.stop_deadline = current_deadline()
 
     def stopped_failure(self) -> MeshFailure:
         from monarch._core.call.answer import stopped_failure
@@ -440,6 +442,7 @@ class LocalActor:
     def _finish(self, early: list[Call]) -> None:
         """Stops the owned meshes, runs the actor's clean-up, and sends the last answers, in this order."""
         begin_trace(None)
+        enter_deadline(None)
         failed = self.failure
         end = failed or self.stopped_failure()
         wire = end.to_wire()
@@ -507,6 +510,8 @@ class LocalActor:
         is_async = is_coroutine_function(self.kind.cleanup)
         # An actor that can be cancelled gets additional time for the cancellation.
         self.clean_by = started + bound + (CANCEL_TIME if is_async else 0.0)
+        if self.stop_deadline is not None:
+            enter_deadline(self.stop_deadline)
         self.cleaning = True
         self.process.native.note_cleanup(self.info.uid, True)
         try:

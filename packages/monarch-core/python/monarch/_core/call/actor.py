@@ -5,6 +5,7 @@ from __future__ import annotations
 from weakref import WeakKeyDictionary
 
 from monarch._core.call.coroutine_function import is_coroutine_function
+from monarch._core.call.deadline import check_seconds
 from monarch._core.shape.mesh import MeshTrait
 
 TYPE_CHECKING = False
@@ -51,21 +52,31 @@ HANDLE_ATTRIBUTES = frozenset({"slice", "split", "flatten", "rename", "size", "s
 class EndpointDeclaration:
     """What `@endpoint` declares of a method, for the runtime."""
 
-    __slots__ = ("is_async", "is_concurrent", "is_explicit", "method", "propagator")
+    __slots__ = ("is_async", "is_concurrent", "is_explicit", "method", "propagator", "timeout")
 
-    def __init__(self, method: Callable[..., Any], propagator: Propagator, is_explicit: bool, is_concurrent: bool, is_async: bool) -> None:
+    def __init__(
+        self,
+        method: Callable[..., Any],
+        propagator: Propagator,
+        is_explicit: bool,
+        is_concurrent: bool,
+        is_async: bool,
+        timeout: float | None,
+    ) -> None:
         self.method = method
         self.propagator = propagator
         # The method answers by a port that it receives.
         self.is_explicit = is_explicit
         self.is_concurrent = is_concurrent
         self.is_async = is_async
+        # The seconds that a call may take; None without a limit of the endpoint.
+        self.timeout = timeout
 
 
 class EndpointProperty:
     """The result of `@endpoint` on a method. A class and its instances give the property itself; handles turn it into an `Endpoint`."""
 
-    __slots__ = ("__weakref__", "_concurrent", "_explicit_response_port", "_instrument", "_is_async", "_method", "_propagator")
+    __slots__ = ("__weakref__", "_concurrent", "_explicit_response_port", "_instrument", "_is_async", "_method", "_propagator", "_timeout")
 
     def __init__(
         self,
@@ -74,17 +85,21 @@ class EndpointProperty:
         explicit_response_port: bool = False,
         instrument: bool = True,
         concurrent: bool = False,
+        timeout: float | None = None,
     ) -> None:
         self._method = method
         self._propagator = propagator
         self._explicit_response_port = explicit_response_port
         self._instrument = instrument
         self._concurrent = concurrent
+        self._timeout = None if timeout is None else check_seconds("timeout", timeout)
         self._is_async = is_coroutine_function(method)
 
     @property
     def __core__(self) -> EndpointDeclaration:
-        return EndpointDeclaration(self._method, self._propagator, self._explicit_response_port, self._concurrent, self._is_async)
+        return EndpointDeclaration(
+            self._method, self._propagator, self._explicit_response_port, self._concurrent, self._is_async, self._timeout
+        )
 
     def __get__(self, instance: object, owner: type | None = None) -> EndpointProperty:
         return self
@@ -143,23 +158,40 @@ if TYPE_CHECKING:
     def endpoint(method: Callable[Concatenate[Any, P], R], /) -> Endpoint[P, R]: ...
     @overload
     def endpoint(
-        *, propagate: Propagator = None, explicit_response_port: Literal[False] = False, instrument: bool = True
+        *,
+        propagate: Propagator = None,
+        explicit_response_port: Literal[False] = False,
+        instrument: bool = True,
+        timeout: float | None = None,
     ) -> _Decorator: ...
     @overload
-    def endpoint(*, propagate: Propagator = None, explicit_response_port: Literal[True], instrument: bool = True) -> _PortDecorator: ...
+    def endpoint(
+        *, propagate: Propagator = None, explicit_response_port: Literal[True], instrument: bool = True, timeout: float | None = None
+    ) -> _PortDecorator: ...
     @overload
     def concurrent_endpoint(method: Callable[Concatenate[Any, P], Awaitable[R]], /) -> Endpoint[P, R]: ...
     @overload
     def concurrent_endpoint(
-        *, propagate: Propagator = None, explicit_response_port: Literal[False] = False, instrument: bool = True
+        *,
+        propagate: Propagator = None,
+        explicit_response_port: Literal[False] = False,
+        instrument: bool = True,
+        timeout: float | None = None,
     ) -> _ConcurrentDecorator: ...
     @overload
     def concurrent_endpoint(
-        *, propagate: Propagator = None, explicit_response_port: Literal[True], instrument: bool = True
+        *, propagate: Propagator = None, explicit_response_port: Literal[True], instrument: bool = True, timeout: float | None = None
     ) -> _PortDecorator: ...
 
 
-def endpoint(method: Any = None, *, propagate: Any = None, explicit_response_port: bool = False, instrument: bool = True) -> Any:
+def endpoint(
+    method: Any = None,
+    *,
+    propagate: Any = None,
+    explicit_response_port: bool = False,
+    instrument: bool = True,
+    timeout: float | None = None,
+) -> Any:
     """Makes a method callable on handles of its actor.
 
     Args:
@@ -167,12 +199,14 @@ def endpoint(method: Any = None, *, propagate: Any = None, explicit_response_por
         propagate: for monarch-tensor: computes the shapes of the results on the controller.
         explicit_response_port: the method has a `Port` after `self`, and answers by one message to it, also after it has returned.
         instrument: False leaves out the span of each call.
+        timeout: the seconds that a call may take, as in a block of `deadline`; of both limits the earlier one holds.
 
     Returns:
         The property that handles turn into an `Endpoint`, or a decorator.
 
     Raises:
-        ValueError: the method is an endpoint already.
+        ValueError: the method is an endpoint already, or `timeout` is negative, infinite or NaN.
+        TypeError: `timeout` is no number.
 
     ```python
     from monarch.actor import Actor, endpoint, this_host
@@ -190,12 +224,19 @@ def endpoint(method: Any = None, *, propagate: Any = None, explicit_response_por
     def decorate(function: Callable[..., Any]) -> EndpointProperty:
         if isinstance(function, EndpointProperty):
             raise ValueError(f"{function!r} is an endpoint already")
-        return EndpointProperty(function, propagate, explicit_response_port, instrument)
+        return EndpointProperty(function, propagate, explicit_response_port, instrument, timeout=timeout)
 
     return decorate if method is None else decorate(method)
 
 
-def concurrent_endpoint(method: Any = None, *, propagate: Any = None, explicit_response_port: bool = False, instrument: bool = True) -> Any:
+def concurrent_endpoint(
+    method: Any = None,
+    *,
+    propagate: Any = None,
+    explicit_response_port: bool = False,
+    instrument: bool = True,
+    timeout: float | None = None,
+) -> Any:
     """An async endpoint whose body runs as a task while the actor goes on with its next message.
 
     `ValueError` on top of `@endpoint`, or on a method that is not `async def`.
@@ -206,7 +247,7 @@ def concurrent_endpoint(method: Any = None, *, propagate: Any = None, explicit_r
             raise ValueError(f"concurrent_endpoint does not wrap @endpoint: {function!r}")
         if not is_coroutine_function(function):
             raise ValueError(f"concurrent_endpoint can only wrap async endpoints: {getattr(function, '__qualname__', function)}")
-        return EndpointProperty(function, propagate, explicit_response_port, instrument, concurrent=True)
+        return EndpointProperty(function, propagate, explicit_response_port, instrument, concurrent=True, timeout=timeout)
 
     return decorate if method is None else decorate(method)
 

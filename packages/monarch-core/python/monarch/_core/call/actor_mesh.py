@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from monarch._core._native.protocol import FIRST_ERROR, OK
+from monarch._core._native.protocol import DEADLINE, FIRST_ERROR, OK
 from monarch._core.call.actor import HANDLE_ATTRIBUTES, ActorClass, NotAnEndpoint, actor_class
 from monarch._core.call.actor_ranks import ActorRanks
 from monarch._core.call.answer import spawn_error
@@ -106,7 +106,7 @@ class ActorMesh(MeshTrait, Generic[A]):
         cls = self._class()
         prop = actor_class(cls).endpoints.get(name)
         if prop is not None:
-            found = vars(self)[name] = endpoint_of(self, name, prop.method, prop.is_explicit, prop.propagator)
+            found = vars(self)[name] = endpoint_of(self, name, prop.method, prop.is_explicit, prop.propagator, prop.timeout)
             return found
         method = getattr(cls, name, _ABSENT)
         if method is _ABSENT:
@@ -137,10 +137,14 @@ class ActorMesh(MeshTrait, Generic[A]):
         mesh = info.uid.to_bytes(8, "little")
         for rank, proc in enumerate(procs):
             process.native.request(proc, PING, rank.to_bytes(4, "little") + mesh, cell.slot)
+        cell.limit()
         return new_future(cell, self._initialized_result)
 
     def _initialized_result(self, cell: PendingCall) -> None:
         error = cell.error()
+        if error is not None and error.status == DEADLINE:
+            target = CallTarget(self.__core__, "initialized", None)
+            raise target.expired(cell)
         if error is not None:
             from monarch._core.call.answer import not_spawned_failure
 
@@ -219,7 +223,9 @@ def whole_shape(extent: Extent) -> Shape:
     return Shape(extent.labels, Slice.new_row_major(extent.sizes))
 
 
-def endpoint_of(mesh: ActorMesh, name: str, method: Any, is_explicit: bool = False, propagator: Any = None) -> Endpoint[Any, Any]:
+def endpoint_of(
+    mesh: ActorMesh, name: str, method: Any, is_explicit: bool = False, propagator: Any = None, timeout: float | None = None
+) -> Endpoint[Any, Any]:
     """The endpoint of a method of the actors."""
 
     def rref(endpoint: Endpoint[Any, Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -229,7 +235,7 @@ def endpoint_of(mesh: ActorMesh, name: str, method: Any, is_explicit: bool = Fal
         target.check(args, kwargs)
         return found(EndpointCall(endpoint, mesh, name, propagator, args, kwargs))
 
-    target = CallTarget(mesh.__core__, name, method, is_explicit)
+    target = CallTarget(mesh.__core__, name, method, is_explicit, timeout)
     return Endpoint(target, rref)
 
 
@@ -268,7 +274,7 @@ class EndpointCall:
         if target.is_explicit:
             raise TypeError(f"{target.title} answers by a port, and not with what it returns")
         is_async = is_coroutine_function(target.method)
-        sent = CallTarget(target.ranks, "_await_through" if is_async else "_call_through", None)
+        sent = CallTarget(target.ranks, "_await_through" if is_async else "_call_through", None, timeout=target.timeout)
         return sent.call((async_function if is_async else function, given, self.name, *self.args), self.kwargs, sent.mesh_result)
 
     def __repr__(self) -> str:

@@ -7,12 +7,14 @@ that it has seen, so that the failure does not end the program too.
 from __future__ import annotations
 
 from monarch._core._native import Caller
-from monarch._core._native.protocol import CLOSED, ERROR, FIRST_ERROR, OK, PROC_ENDED, UNDELIVERED
+from monarch._core._native.protocol import CLOSED, DEADLINE, ERROR, FIRST_ERROR, OK, PROC_ENDED, UNDELIVERED
 from monarch._core.call.arguments import check_arguments
 from monarch._core.call.future import Future, new_future, unseen_failure
 from monarch._core.process import root_fault
 from monarch._core.process.current import current_process
 from monarch._core.process.mesh_info import view_of
+from monarch._core.shape.shape import Shape
+from monarch._core.shape.slice import Slice
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -29,22 +31,26 @@ _SHOWN = 8
 
 
 class CallTarget:
-    """The method `name` of the actors `ranks`. `is_explicit`: it answers by a port. `method` is None for one that all actors have."""
+    """The method `name` of the actors `ranks`. `is_explicit`: it answers by a port. `method` is None for one that all actors have.
 
-    __slots__ = ("_caller", "_leading", "_title", "is_explicit", "method", "name", "ranks", "size")
+    `timeout`: the seconds that a call may take, besides the deadline of the calling code.
+    """
 
-    def __init__(self, ranks: ActorRanks, name: str, method: Any, is_explicit: bool = False) -> None:
+    __slots__ = ("_caller", "_leading", "_title", "is_explicit", "method", "name", "ranks", "size", "timeout")
+
+    def __init__(self, ranks: ActorRanks, name: str, method: Any, is_explicit: bool = False, timeout: float | None = None) -> None:
         self.ranks = ranks
         self.name = name
         self.method = method
         self.is_explicit = is_explicit
+        self.timeout = timeout
         # The arguments before those of the caller: the instance, and the port.
         self._leading = 2 if is_explicit else 1
         self._title = f"{ranks.info.name}.{name}"
         targets = ranks.targets()
         self.size = len(targets)
         extent = ranks.addressed_extent()
-        self._caller = Caller(targets, name, extent, is_explicit, view_of(ranks.shape) if extent else None)
+        self._caller = Caller(targets, name, extent, is_explicit, view_of(ranks.shape) if extent else None, timeout)
 
     @property
     def title(self) -> str:
@@ -164,7 +170,7 @@ class CallTarget:
         found = cell.value()
         if found is not None:
             return found[0]
-        result = cell.result(0)
+        result = cell.result(0) or cell.error()
         assert result is not None
         raise self.error(cell, result, rank)
 
@@ -178,7 +184,7 @@ class CallTarget:
 
     def arrival_result(self, index: int) -> Callable[[PendingCall], Any]:
         def decode(cell: PendingCall) -> Any:
-            result = cell.arrival(index)
+            result = cell.arrival(index) or cell.error()
             assert result is not None
             if result.status == OK:
                 return result.load()
@@ -186,11 +192,25 @@ class CallTarget:
 
         return decode
 
+    def expired(self, cell: PendingCall, rank: int = 0) -> BaseException:
+        """The error of a call whose deadline has passed. `rank`: that of a call to one of several ranks."""
+        from monarch._core.call.expired import expired
+
+        base, count = self.ranks.base_ranks(), len(cell.results())
+        shape = self.ranks.dense_shape()
+        if count != len(base):
+            base, shape = base[rank : rank + 1], Shape((), Slice.new_row_major(()))
+        error = expired(cell, self.title, self.ranks.info, shape, base)
+        assert error is not None
+        return error
+
     def error(self, cell: PendingCall, result: Result, rank: int) -> BaseException:
         """The exception for an answer. `rank` is the position of the answer in the called mesh."""
         from monarch._core.call.answer import endpoint_error, proc_ended_failure, received_failure
 
         info = self.ranks.info
+        if result.status == DEADLINE:
+            return self.expired(cell, rank)
         if result.status == ERROR:
             return endpoint_error(result, info.name, self.name)
         if result.status == CLOSED:

@@ -43,6 +43,7 @@ class Endpoint(Generic[P, R]):
         Raises:
             TypeError: the arguments do not fit the signature of the endpoint.
             ActorError: from the Future: the endpoint raised on one rank at least; the first such answer is raised.
+            DeadlineExceeded: from the Future: the deadline of the calling code has passed; it has the answers that have come.
             SupervisionError: from the Future: one of the actors has failed or was stopped.
             DeliveryError: from the Future: the message could not be delivered; the actors are unharmed.
 
@@ -176,6 +177,7 @@ class Endpoint(Generic[P, R]):
             TypeError: the arguments do not fit the signature of the endpoint.
             SupervisionError: one of the actors is known to have failed or to be stopped.
             DeliveryError: the message could not be sent; the actors are unharmed.
+            DeadlineExceeded: the deadline of the calling code has passed, and nothing was sent.
 
         ```python
         from monarch.actor import Actor, endpoint, this_host
@@ -196,9 +198,12 @@ class Endpoint(Generic[P, R]):
         """
         target = self.__core__
         error = target.begin(args, kwargs, NO_ANSWER)
-        if isinstance(error, BaseException):
-            target.seen(error)
-            raise error
+        if error is None:
+            return
+        if not isinstance(error, BaseException):
+            raise target.expired(error)
+        target.seen(error)
+        raise error
 
     def rref(self, /, *args: P.args, **kwargs: P.kwargs) -> Any:
         """Calls the actors; the results are tensors that stay on the workers. Needs monarch-tensor."""

@@ -161,11 +161,20 @@ def forward(
     """Passes the answers of a call on to the port, ranked, as they arrive. `only`: the rank that was called, if it was one."""
     from threading import Thread
 
+    def expire() -> None:
+        """Passes on the end of the call by its deadline, for each rank without an answer."""
+        end = cell.error()
+        assert end is not None
+        for rank in [one.rank for one in cell.unanswered() or ()]:
+            rank = only if only is not None else rank
+            ranked_port(port, rank).exception(error(cell, end, rank))
+
     def run() -> None:
         for i in range(count):
             cell.wait(i)
             result = cell.arrival(i)
-            assert result is not None
+            if result is None:
+                return expire()
             rank = only if only is not None else result.rank
             to = ranked_port(port, rank)
             if result.status == 0:

@@ -40,6 +40,8 @@ def send(
     if isinstance(cell, BaseException):
         target.seen(cell)
         raise cell
+    if cell is not None and port is None:
+        raise target.expired(cell, only or 0)
     if port is not None:
         assert cell is not None
         forward(port, cell, 1 if only is not None else target.size, target.error, only)

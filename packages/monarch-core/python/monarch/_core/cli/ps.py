@@ -101,6 +101,8 @@ def _lines(answer: dict[str, Any]) -> list[str]:
             notes.append(f"  {proc['name']} (pid {proc['pid']}) is unresponsive for {duration(proc['silent'])}: {proc['evidence']}")
         for actor in inspection.actors_of(proc):
             doing = f"{actor['doing']} {duration(actor['doing_for'])}" if actor["doing"] else "-"
+            if actor.get("overdue") is not None:
+                doing += f", overdue {duration(actor['overdue'])}"
             rows.append(("", "", "", "", str(actor["queued"]), doing, "  " + actor["display"]))
     for one in answer.get("preloaded", []):
         about = one["description"]

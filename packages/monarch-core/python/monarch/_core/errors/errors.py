@@ -149,6 +149,41 @@ class DeliveryError(SupervisionError):
     _default_code = "undeliverable"
 
 
+class DeadlineExceeded(MonarchError, TimeoutError):
+    """The deadline of a call has passed before all ranks have answered.
+
+    The text has one line for each state of the ranks without an answer. `values` has the answers that came in time, as `PartialValues`;
+    `missing` has the other ranks, in the shape of the called mesh.
+
+    ```python
+    from monarch.actor import Actor, DeadlineExceeded, deadline, endpoint, this_host
+
+    class Worker(Actor):
+        @endpoint
+        async def wait(self) -> None:
+            import asyncio
+
+            await asyncio.sleep(60)
+
+    with this_host().spawn_procs({"procs": 1}) as procs:
+        worker = procs.spawn("worker", Worker)
+        with deadline(0.1):
+            error = worker.wait.call_one().exception()
+        assert isinstance(error, DeadlineExceeded) and error.missing == [0] and len(error.values) == 0
+    ```
+    """
+
+    __module__ = "monarch.actor"
+    _default_code = "deadline_exceeded"
+
+    def __init__(
+        self, message: str, *, values: Any = None, missing: Sequence[int] = (), code: str | None = None, hint: str | None = None
+    ) -> None:
+        super().__init__(message, code=code, hint=hint)
+        self.values = values
+        self.missing = list(missing)
+
+
 class AttachError(MonarchError, RuntimeError):
     """Hosts could not be attached; `hosts` gives the reason for each address."""
 

@@ -173,6 +173,13 @@ ERROR_TABLE: tuple[ErrorRow, ...] = (
         "undeliverable message for {target} from {sender} to {dest}: {why}",
     ),
     ErrorRow(
+        "deadline_exceeded",
+        "DeadlineExceeded",
+        "the deadline of a call passed before all ranks had answered",
+        "{endpoint}: {k} of {n} ranks have answered at the deadline",
+        "`error.values` has the answers that came, `error.missing` the other ranks; the actors live, and later calls work",
+    ),
+    ErrorRow(
         "attach_failed",
         "AttachError",
         "hosts that did not join in time",

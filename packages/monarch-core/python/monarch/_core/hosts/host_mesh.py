@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import marshal
 
+from monarch._core._native import current_deadline
 from monarch._core._native.protocol import GATHER
 from monarch._core.call.future import Future, done_future, new_future
 from monarch._core.call.lazy_future import returns_future
@@ -326,12 +327,22 @@ class ProcMesh(MeshTrait):
         """Done with True when all processes are ready and have run `bootstrap`; `ActorError` if that failed, else `SpawnError`."""
         if self.__core__.ready is None:
             return done_future(True)
-        return new_future(self.__core__.ready[0], self._initialized_result)
+        cell = self.__core__.ready[0]
+        if current_deadline() is not None or cell.unanswered() is not None:
+            # A spawn goes on after its deadline, and may be awaited again.
+            cell.limit(True)
+        return new_future(cell, self._initialized_result)
 
     def _initialized_result(self, cell: PendingCall) -> Literal[True]:
+        from monarch._core.call.actor_mesh import whole_shape
+        from monarch._core.call.expired import expired
         from monarch._core.hosts.readiness import ready_error
 
         procs = self.__core__
+        info = procs.info
+        error = expired(cell, f"{info.name}.initialized", info, whole_shape(info.extent), list(range(len(info.procs))))
+        if error is not None:
+            raise error
         error = ready_error(procs.info, cell, procs.ready[1] if procs.ready else [])
         # The cell is marked last: failures that are unseen by then are acted upon.
         cell.set_retrieved()

@@ -76,6 +76,7 @@ def spawn_procs(
     reach(process, job, [(agent, agent) for agent in agents] + list(zip(procs, each_of(where), strict=True)))
     # Without user code each proc starts or fails in time, so the call gathers all answers. User code may make a proc wait for another one.
     ready = process.native.cell(GATHER if bootstrap is None else FIRST_ERROR, count, list(procs), info.uid)
+    ready.limit(True)
     setups = {
         elsewhere: _setup(process, hosts, info, bootstrap, ready.slot, elsewhere, hooks)
         for elsewhere in {a != process.agent_uid for a in agents}

@@ -9,6 +9,7 @@ from threading import Thread
 from typing import Any, NamedTuple
 
 from monarch._core.process import stacks
+from monarch._core.process.stopped import why_stopped
 
 # The requests to an agent, numbered as in native code.
 STATE, STACKS = 0, 1
@@ -70,23 +71,8 @@ def _look_at(agent: int, what: int, timeout: float) -> Look | None:
         return None
     except OSError as e:
         pid = agent_pid(agent)
-        return Look(agent, None, (pid and _stopped(pid)) or str(e), pid)
+        return Look(agent, None, (pid and why_stopped(pid)) or str(e), pid)
     return Look(agent, answer, None, answer["agent_pid"])
-
-
-def _stopped(pid: int) -> str | None:
-    """The reason why a stopped process does not answer; None for a process that is not stopped."""
-    try:
-        with open(f"/proc/{pid}/status") as f:
-            fields = dict(line.split(":", 1) for line in f if ":" in line)
-    except OSError:  # the process has ended
-        return None
-    state, tracer = fields.get("State", "").strip(), fields.get("TracerPid", "0").strip()
-    if state.startswith("t"):
-        return f"it is stopped by process {tracer}, which traces it"
-    if state.startswith("T"):
-        return f"it is stopped by a signal; `kill -CONT {pid}` continues it"
-    return None
 
 
 def is_agent(answer: dict[str, Any]) -> bool:

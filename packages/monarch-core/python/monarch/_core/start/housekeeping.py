@@ -8,6 +8,7 @@ from monarch._core._native.protocol import FAILED, OK, UNDELIVERABLE
 from monarch._core._native.system import (
     ActorFailed,
     CallAbandoned,
+    CallOverdue,
     HostAudit,
     HostShutdown,
     JobEnded,
@@ -60,6 +61,7 @@ if TYPE_CHECKING:
         | ProcUnresponsive
         | CallAbandoned
         | UnreadError
+        | CallOverdue
         | RootLost
         | HostAudit
         | HostShutdown
@@ -209,6 +211,15 @@ class Housekeeping:
                 from monarch._core.process import stacks
 
                 native.stacks_taken(event.ticket, stacks.take(process))
+            case CallOverdue():
+                from monarch._core.actor.place import place_of
+
+                try:
+                    place = place_of(process.actors.get(event.mesh), event.number)
+                except Exception:
+                    # The frames of another thread change while they are read.
+                    place = ""
+                native.place_found(event.number, place)
             case ProcUnresponsive():
                 runtime_log.proc_unresponsive(event.proc, event.silence_reason, event.stacks)
             case StopProc():

@@ -49,7 +49,7 @@ CLIENT_EXITS = "the client exits"
 class OwnedMesh:
     """A mesh that an actor of this process, or the process itself, has created and owns."""
 
-    __slots__ = ("future", "info", "is_actors", "owner", "process", "since")
+    __slots__ = ("call", "decode", "future", "info", "is_actors", "owner", "process", "since")
 
     def __init__(self, process: LocalProcess, owner: Owner, info: MeshInfo, is_actors: bool) -> None:
         self.process = process
@@ -58,6 +58,9 @@ class OwnedMesh:
         self.is_actors = is_actors
         self.since = process.execution.now()
         self.future: Future[None] | None = None
+        # The call of the stop. A stop goes on after its deadline, and may be awaited again.
+        self.call: PendingCall | None = None
+        self.decode: Callable[[PendingCall], None] | None = None
         process.meshes.owned[info.uid] = self
         process.meshes.supervision.created(info.uid, owner.mailbox, is_actors, list(info.procs))
         if owner.spawned is not None:
@@ -72,7 +75,14 @@ class OwnedMesh:
                 if ending is not None:
                     ending.info.stopped = ending.info.stopped or reason
             self.future = self._stop_actors(reason, bounds) if self.is_actors else self._stop_procs(reason, bounds)
+        elif self.call is not None and self.decode is not None and self.call.unanswered() is not None:
+            self.call.limit(True)
+            self.future = new_future(self.call, self.decode)
         return self.future
+
+    def _begun(self, call: PendingCall, decode: Callable[[PendingCall], None]) -> Future[None]:
+        self.call, self.decode = call, decode
+        return new_future(call, decode)
 
     def is_owned(self) -> bool:
         return self.info.uid in self.process.meshes.owned
@@ -105,9 +115,10 @@ class OwnedMesh:
         cell = Targets(native, [info.procs[r] for r in ranks], info.uid).stop(body)
         for rank in ranks:
             native.request(info.procs[rank], WATCH_STOP, info.uid.to_bytes(8, "little") + body)
-        return new_future(cell, lambda c: self._stopped(c, ranks))
+        return self._begun(cell, lambda c: self._stopped(c, ranks))
 
     def _stopped(self, cell: PendingCall, ranks: list[int]) -> None:
+        self._check_deadline(cell, ranks)
         failures = [self._cleanup_failure(rank, result) for rank, result in zip(ranks, cell.results(), strict=True)]
         failure = next((f for f in failures if f is not None), None)
         if failure is not None:
@@ -140,9 +151,19 @@ class OwnedMesh:
         end = config.seconds("process_exit_timeout") or 0.0
         for proc in info.procs:
             native.stop_proc(proc, whole + end if bounds is None else each, (each, whole), reason)
-        return new_future(cell, self._procs_stopped)
+        cell.limit(True)
+        return self._begun(cell, self._procs_stopped)
+
+    def _check_deadline(self, cell: PendingCall, ranks: list[int]) -> None:
+        from monarch._core.call.actor_mesh import whole_shape
+        from monarch._core.call.expired import expired
+
+        error = expired(cell, f"{self.info.name}.stop()", self.info, whole_shape(self.info.extent), ranks)
+        if error is not None:
+            raise error
 
     def _procs_stopped(self, cell: PendingCall) -> None:
+        self._check_deadline(cell, list(range(len(self.info.procs))))
         failure = self._died_cleaning(cell)
         # When the stop is done, the housekeeping thread has handled and logged the ends.
         self.process.native.settle()

@@ -7,9 +7,9 @@
 //!
 //! A call is pending from `start` until it has all outcomes that it needs, or its user drops it; an outcome that comes later is counted and
 //! dropped. A call with a deadline has an entry in one table of this process. Each rank gets one outcome: an answer, or the end of its
-//! process or mesh. `peers` knows which processes have ended; the housekeeping thread is notified of failed calls that no user has seen, and
-//! of errors of endpoints that no user has read. Errors cost a reader, and calls dropped before their end, a little work; calls that succeed
-//! cost none.
+//! process or mesh. `peers` knows which processes have ended; the housekeeping thread is notified of failed calls that no user has seen,
+//! and of errors of endpoints that no user has read. Errors cost a reader, and calls dropped before their end, a little work; calls that
+//! succeed cost none.
 
 pub mod failed_calls;
 pub mod pending_call;

@@ -318,6 +318,7 @@ impl Mailbox {
     }
 
     /// Adds a message; returns it with the reason if the mailbox is closed.
+    #[allow(clippy::result_large_err, reason = "a refused message is moved once, and refusals are rare")]
     pub fn push(&self, message: Incoming) -> Result<Pushed, (Incoming, Arc<[u8]>)> {
         let mut state = lock(&self.state);
         if let Some(reason) = &state.closed {
@@ -447,8 +448,8 @@ impl Mailbox {
         lock(&self.state).begun.retain(|b| b.due.number != number);
     }
 
-    /// Takes the messages with these numbers, sorted, whose deadline has passed. Messages that have not begun are removed, unless `keeps` is
-    /// true for them.
+    /// Takes the messages with these numbers, sorted, whose deadline has passed. Messages that have not begun are removed, unless `keeps`
+    /// is true for them.
     pub(crate) fn expire(&self, numbers: &[u64], keeps: impl Fn(&Incoming) -> bool) -> AtDeadline {
         let mut state = lock(&self.state);
         let State { queue, begun, doing, .. } = &mut *state;

@@ -220,6 +220,7 @@ impl Peer {
     }
 
     /// Counts a message that stays in this process against the credit; returns the message if it can be delivered now.
+    #[allow(clippy::result_large_err, reason = "a refused message is moved once, and refusals are rare")]
     pub fn admit_local(&self, message: Incoming, queue: bool) -> Result<Option<Incoming>, Incoming> {
         let cost = message.cost();
         let mut windows = lock(&self.windows);
