@@ -277,9 +277,10 @@ class Caller(Actor):
 def test_actor_calls_with_values(size: int) -> None:
     with local_hosts(3) as hosts:
         keepers = hosts.spawn_procs({"gpus": 2}).spawn("keepers", Keeper)
-        for place in (this_host().spawn_procs({"procs": 1}), hosts.slice(hosts=1).spawn_procs({"procs": 1})):
-            caller = place.spawn("caller", Caller)
-            assert caller.call.call_one(keepers, size).get() == [(i, size, "same") for i in range(6)]
+        for place in (this_host(), hosts.slice(hosts=1)):
+            with place.spawn_procs({"procs": 1}) as procs:
+                caller = procs.spawn("caller", Caller)
+                assert caller.call.call_one(keepers, size).get() == [(i, size, "same") for i in range(6)]
 
 
 @pytest.mark.parametrize("size", [1, 4 * MIB])

@@ -132,7 +132,7 @@ proptest! {
             for (at, target) in (0..).zip(&own) {
                 prop_assert_eq!(part.of(at), values.of(*target));
             }
-            let used = (0..part.targets()).flat_map(|target| part.of(target).unwrap()).map(|p| std::ptr::from_ref(p));
+            let used = (0..part.targets()).flat_map(|target| part.of(target).unwrap()).map(std::ptr::from_ref);
             prop_assert_eq!(used.collect::<std::collections::BTreeSet<_>>().len(), part.pieces().len());
         }
     }

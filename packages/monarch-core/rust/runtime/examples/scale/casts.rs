@@ -99,7 +99,7 @@ impl Casts {
         let start = Instant::now();
         let body = CastBody { sender: MailboxId(1), call_id: CallId(2), method: b"step", parts: &[0; 64], ..CastBody::default() };
         self.call = Some(Call::new(mode));
-        let Some(cast) = self.source.cast(group, mode, body.encode(), Arc::new([])) else { return Duration::ZERO };
+        let Some(cast) = self.source.cast(group, mode, body.encode(), None) else { return Duration::ZERO };
         let out = self.relays[0].on_source(begin, cast);
         self.world.root_cpu += start.elapsed();
         self.effects(0, out);
@@ -160,7 +160,7 @@ impl Casts {
         let start = Instant::now();
         let body = CastBody { sender: MailboxId(1), call_id: CallId(2), method: b"step", parts: &[0; 64], ..CastBody::default() };
         let mut call = Call::new(CastMode::FirstError);
-        let Some(cast) = self.source.cast(group, CastMode::FirstError, body.encode(), Arc::new([])) else { return Duration::ZERO };
+        let Some(cast) = self.source.cast(group, CastMode::FirstError, body.encode(), None) else { return Duration::ZERO };
         let number = cast.number;
         let mut sent = 0;
         for effect in self.relays[0].on_source(now, cast) {
