@@ -1,10 +1,11 @@
 //! Deadlines of calls between two nodes of one process: expired calls, reports of their receivers, dropped messages.
 #![cfg(not(feature = "shuttle"))]
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use net::sys;
+use runtime::calls::pending_call::{Outcome, Watcher};
 use runtime::mailboxes::mailbox::{Consumer, Delivery};
 use runtime::peers::peer::Head;
 use runtime::transfers::payload::OutPart;
@@ -15,6 +16,8 @@ use wire::{CallId, MailboxId, ProcUid, Status};
 
 const HANG: Duration = Duration::from_secs(30);
 const SHORT: Duration = Duration::from_millis(20);
+/// More than the time for reports.
+const REPORTED: Duration = Duration::from_millis(300);
 const BOX: MailboxId = MailboxId(10);
 
 /// A caller and a receiver, connected by a link. No housekeeping thread finds lines of code.
@@ -87,7 +90,11 @@ fn answer_after_the_deadline_is_counted() {
     wait(&caller, &expired);
     receiver.replies.send_bytes(caller.uid, expired.call_id, 0, Status::Ok, b"late");
     let waiter = caller.poller.waiter();
-    caller.poller.wait(&waiter, Some(caller.poller.now() + HANG), || caller.calls.dropped_replies() == 1);
+    let until = caller.poller.now() + HANG;
+    // A dropped reply notifies no thread.
+    while caller.calls.dropped_replies() == 0 && caller.poller.now() < until {
+        caller.poller.wait(&waiter, Some(caller.poller.now() + SHORT), || false);
+    }
     assert_eq!(caller.calls.dropped_replies(), 1);
     assert!(expired.outcome(0).is_none());
     end((caller, receiver));
@@ -125,6 +132,41 @@ fn operation_that_goes_on_is_answered_later() {
     receiver.replies.send_bytes(caller.uid, operation.call_id, 0, Status::Ok, b"done");
     wait(&caller, &operation);
     assert_eq!(operation.outcome(0).map(|o| o.status), Some(Status::Ok));
+    end((caller, receiver));
+}
+
+/// An observer that awaits the operation again, without a deadline, as soon as its end by the deadline is known.
+struct WaitsAgain(Arc<Node>, Mutex<Option<Arc<PendingCall>>>);
+
+impl Watcher for WaitsAgain {
+    fn done(&self, _token: u64) {
+        if let Some(call) = self.1.lock().unwrap().take() {
+            self.0.calls.unlimit(&call);
+        }
+    }
+}
+
+#[test]
+fn operation_awaited_again_at_its_end_is_answered() {
+    let (caller, receiver) = nodes();
+    // No receiver reports in the first round, and all of them in the second one.
+    for reports in [false, true] {
+        let call = caller.calls.start(Mode::Gather, 1, Arc::from([(receiver.uid, BOX)]));
+        caller.calls.limit(&call, caller.poller.now() + SHORT, true);
+        if reports {
+            let head = Head { dest: BOX, call_id: call.call_id, left: Some(SHORT), method: b"go", ..Head::default() };
+            let local = || vec![OutPart { bytes: b"x", readonly: true }];
+            caller.messages.send(&caller.peers.peer(receiver.uid), &head, &Payload::small(b"x"), local, true);
+        }
+        let again = Arc::new(WaitsAgain(caller.clone(), Mutex::new(Some(call.clone()))));
+        call.watch(0, again.clone(), 0);
+        let waiter = caller.poller.waiter();
+        caller.poller.wait(&waiter, Some(caller.poller.now() + 2 * SHORT + 2 * REPORTED), || false);
+        assert!(again.1.lock().unwrap().is_none(), "the call did not expire");
+        assert_eq!(caller.calls.in_flight(), 1, "the call is pending");
+        caller.calls.complete(call.call_id, Outcome::new(0, Status::Ok, b"done"));
+        assert!(call.is_done(0) && call.error().is_none());
+    }
     end((caller, receiver));
 }
 

@@ -24,7 +24,7 @@ use wire::control::{CallState, ExpiredCall};
 use wire::{CallId, MailboxId, ProcUid, Status};
 
 use self::failed_calls::FailedCalls;
-use self::pending_call::{CallReport, Mode, Outcome, PendingCall, REPORT_TIME};
+use self::pending_call::{CallReport, ExpiredEnd, Expiry, Mode, Outcome, PendingCall, REPORT_TIME};
 use crate::due_table::DueTable;
 use crate::peers::Peers;
 use crate::peers::ended::Ended;
@@ -157,27 +157,31 @@ impl Calls {
             let pending = lock(&self.pending);
             due.iter().filter_map(|id| pending.get(id).cloned()).collect()
         };
-        let later = self.peers.poller.now() + REPORT_TIME;
-        for call in calls {
+        let now = self.peers.poller.now();
+        let later = now + REPORT_TIME;
+        for call in calls.into_iter().filter(|call| call.has_due(now)) {
             if call.is_expired() {
-                call.give_up();
-            } else if call.expire() {
-                call.set_due_again(later);
-                self.deadlines.add(later, call.call_id.0, call.call_id);
+                self.end_expired(call.call_id, call.give_up());
                 continue;
             }
-            self.end_expired(&call);
+            match call.expire() {
+                Expiry::Over(end) => self.end_expired(call.call_id, Some(end)),
+                Expiry::Waits => {
+                    call.set_due_again(later);
+                    self.deadlines.add(later, call.call_id.0, call.call_id);
+                }
+            }
         }
     }
 
     /// Forgets an expired call that is over. A call that goes on is still answered.
-    fn end_expired(&self, call: &PendingCall) {
-        if call.goes_on() {
-            if let Some(due) = call.take_due() {
-                self.deadlines.remove(due, call.call_id.0);
-            }
-        } else {
-            self.forget(call.call_id);
+    fn end_expired(&self, call_id: CallId, end: Option<ExpiredEnd>) {
+        let Some(ExpiredEnd { due, goes_on }) = end else { return };
+        if let Some(due) = due {
+            self.deadlines.remove(due, call_id.0);
+        }
+        if !goes_on {
+            self.forget(call_id);
         }
     }
 
@@ -187,9 +191,7 @@ impl Calls {
             let found = lock(&self.pending).get(&call_id).cloned();
             let Some(call) = found.filter(|c| c.targets.get(rank as usize).is_some_and(|(proc, _)| *proc == from)) else { continue };
             let report = CallReport { state: state.clone(), time: Duration::from_millis(millis) };
-            if call.report(rank, report) {
-                self.end_expired(&call);
-            }
+            self.end_expired(call_id, call.report(rank, report));
         }
     }
 
@@ -270,8 +272,8 @@ impl Calls {
             Some(call) if call.drops_answers() || outcome.status == Status::Error && call.is_due(|| self.peers.poller.now()) => {
                 self.dropped_replies.fetch_add(1, Ordering::Relaxed);
                 let ended = CallReport { state: CallState::Ended, time: Duration::ZERO };
-                if outcome.status != Status::Ok && outcome.status != Status::Error && call.report(outcome.rank, ended) {
-                    self.forget(call_id);
+                if outcome.status != Status::Ok && outcome.status != Status::Error {
+                    self.end_expired(call_id, call.report(outcome.rank, ended));
                 }
             }
             Some(call) => {

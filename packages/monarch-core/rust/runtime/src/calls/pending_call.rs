@@ -70,6 +70,20 @@ struct Limit {
     reports: BTreeMap<u32, CallReport>,
 }
 
+/// The end of an expired call, as it was before any observer was notified: afterwards an observer may set another deadline.
+pub(crate) struct ExpiredEnd {
+    /// The time of the entry in the table of deadlines.
+    pub due: Option<Instant>,
+    pub goes_on: bool,
+}
+
+/// The result of a deadline that has passed.
+pub(crate) enum Expiry {
+    /// The call waits for the reports of its receivers.
+    Waits,
+    Over(ExpiredEnd),
+}
+
 /// Is notified when the call is done, or when a stream has the requested number of arrivals.
 pub trait Watcher: Send + Sync {
     fn done(&self, token: u64);
@@ -230,21 +244,23 @@ impl PendingCall {
         lock(&self.state).limit.as_mut()?.due.take()
     }
 
-    /// Expires the call. True if the call is not done and waits for reports now.
-    pub(crate) fn expire(&self) -> bool {
+    /// Expires the call, unless it is done.
+    pub(crate) fn expire(&self) -> Expiry {
         let mut s = lock(&self.state);
         if s.missing == 0 || s.error.is_some() {
-            return false;
+            return Expiry::Over(Self::taken(&mut s));
         }
         let mut limit = s.limit.take().unwrap_or_default();
         limit.is_expired = true;
         limit.due = None;
         let is_reported = s.is_reported(&limit);
         s.limit = Some(limit);
-        if is_reported {
-            self.end(s);
-        }
-        !is_reported
+        if is_reported { Expiry::Over(self.end(s)) } else { Expiry::Waits }
+    }
+
+    /// True if the entry in the table of deadlines that was due is still the call's: an observer may have set another deadline, or none.
+    pub(crate) fn has_due(&self, now: Instant) -> bool {
+        lock(&self.state).limit.as_ref().and_then(|l| l.due).is_some_and(|due| due <= now)
     }
 
     pub(crate) fn is_expired(&self) -> bool {
@@ -262,39 +278,36 @@ impl PendingCall {
         due.is_some_and(|due| due <= now())
     }
 
-    /// True if the call has expired and continues.
-    pub(crate) fn goes_on(&self) -> bool {
-        lock(&self.state).limit.as_ref().is_some_and(|l| l.goes_on)
-    }
-
-    /// Records the report of a rank. True if the call is over by that. A report may precede the deadline here, if this process was stopped.
-    pub(crate) fn report(&self, rank: u32, report: CallReport) -> bool {
+    /// Records the report of a rank, which may end the call. A report may precede the deadline here, if this process was stopped.
+    pub(crate) fn report(&self, rank: u32, report: CallReport) -> Option<ExpiredEnd> {
         let mut s = lock(&self.state);
         if s.outcomes.get(rank as usize).is_none_or(Option::is_some) || s.is_over() {
-            return false;
+            return None;
         }
         let mut limit = s.limit.take().unwrap_or_default();
         limit.reports.insert(rank, report);
         let is_over = limit.is_expired && s.is_reported(&limit);
         s.limit = Some(limit);
-        if is_over {
-            self.end(s);
-        }
-        is_over
+        is_over.then(|| self.end(s))
     }
 
-    /// Ends an expired call, whose receivers have not all reported.
-    pub(crate) fn give_up(&self) {
+    /// Ends an expired call, whose receivers have not all reported. `None` if it has ended before.
+    pub(crate) fn give_up(&self) -> Option<ExpiredEnd> {
         let s = lock(&self.state);
-        if !s.is_over() {
-            self.end(s);
-        }
+        if s.is_over() { None } else { Some(self.end(s)) }
     }
 
-    fn end(&self, mut s: MutexGuard<'_, State>) {
+    fn end(&self, mut s: MutexGuard<'_, State>) -> ExpiredEnd {
+        let end = Self::taken(&mut s);
         s.limit.get_or_insert_default().is_over = true;
         events::call_done(self.call_id.0, s.outcomes.len() as u64, u64::from(self.mode == Mode::Stream), 1);
         self.notify(s);
+        end
+    }
+
+    fn taken(s: &mut State) -> ExpiredEnd {
+        let (due, goes_on) = s.limit.as_mut().map_or((None, false), |limit| (limit.due.take(), limit.goes_on));
+        ExpiredEnd { due, goes_on }
     }
 
     /// After the end of an expired call: the ranks that have not answered, with their reports. `None` if the call did not expire.
