@@ -58,16 +58,15 @@ def _awaited(actor: LocalActor, number: int) -> list[FrameType]:
 
 
 def _line(frames: list[FrameType]) -> str:
-    """The innermost line of the actor's own module or of any other module that is neither of this package nor of the interpreter."""
-    named = [frame for frame in frames if not str(frame.f_globals.get("__name__", "")).startswith(_OWN)]
+    """The innermost line of the user's own modules, else of an installed package. Without any, the endpoint has ended or not begun."""
     library = os.path.dirname(os.__file__)
-    own = [frame for frame in named if _is_own(frame.f_code.co_filename, library)]
-    frame = next(iter(own or named), None)
+    found = [frame for frame in frames if not str(frame.f_globals.get("__name__", "")).startswith(_OWN)]
+    found = [frame for frame in found if _is_installed(frame) or not frame.f_code.co_filename.startswith((library, "<frozen"))]
+    frame = next((frame for frame in found if not _is_installed(frame)), next(iter(found), None))
     if frame is None:
         return ""
     return f"{os.path.basename(frame.f_code.co_filename)}:{frame.f_lineno} in {frame.f_code.co_name}"
 
 
-def _is_own(path: str, library: str) -> bool:
-    """Whether the file is neither a module of the interpreter's library nor an installed package."""
-    return not path.startswith((library, "<frozen")) and not any(folder in path for folder in _INSTALLED)
+def _is_installed(frame: FrameType) -> bool:
+    return any(folder in frame.f_code.co_filename for folder in _INSTALLED)
