@@ -8,7 +8,7 @@ Prints one line per finding and exits 1 if there is one.
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 
 from tools.project import ROOT, files
@@ -23,7 +23,7 @@ BY_SUFFIX: dict[str, tuple[Check, ...]] = {
 }
 
 
-def check(root: Path, paths: Iterable[Path]) -> Iterator[Problem]:
+def check(root: Path, paths: Collection[Path]) -> Iterator[Problem]:
     """Problems of the files at `paths`, which are relative to `root`; files that are not text have none."""
     by_suffix = {**BY_SUFFIX, ".md": (*BY_SUFFIX[".md"], *references.checks(root))}
     for path in paths:
@@ -33,6 +33,7 @@ def check(root: Path, paths: Iterable[Path]) -> Iterator[Problem]:
             continue
         for one in (*EVERY, *by_suffix.get(path.suffix, ())):
             yield from one(path, text)
+    yield from tree.equal_test_names(paths)
 
 
 def main(arguments: list[str]) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from tools.style.problem import Problem
@@ -27,6 +27,14 @@ def name(path: Path, _text: str) -> Iterator[Problem]:
         yield Problem(path, 0, "vague-name", f"'{path.stem}' says nothing; name the file after its noun")
     if path.name in ("__init__.py", "__init__.pyi") and path.parent.name == "monarch" and "monarch-compat" not in path.parts:
         yield Problem(path, 0, "namespace", "'monarch' is a namespace shared by several wheels: only monarch-compat has an __init__")
+
+
+def equal_test_names(paths: Iterable[Path]) -> Iterator[Problem]:
+    """Files of tests with one name: pytest collects one of them, and refuses the others."""
+    first: dict[str, Path] = {}
+    for path in paths:
+        if path.name.startswith("test_") and path.suffix == ".py" and first.setdefault(path.name, path) != path:
+            yield Problem(path, 0, "test-file-name", f"{first[path.name]} has the same name: pytest can collect one of them")
 
 
 def size(path: Path, text: str) -> Iterator[Problem]:

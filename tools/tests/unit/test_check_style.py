@@ -181,3 +181,11 @@ def test_texts_of_caught_errors_decide_nothing(tmp_path: Path, use: str, decides
     text = f"try:\n    step()\nexcept OSError as e:\n    {use}\n"
     assert rules(tmp_path, "src/x.py", text) == [("error-text", 4)] * decides
     assert rules(tmp_path, "tests/test_x.py", text) == []
+
+
+def test_equal_names_of_test_files_are_found(tmp_path: Path) -> None:
+    paths = [Path(folder, name) for folder, name in (("a", "test_x.py"), ("b", "test_x.py"), ("b", "conftest.py"), ("a", "conftest.py"))]
+    for path in paths:
+        (tmp_path / path).parent.mkdir(exist_ok=True)
+        (tmp_path / path).write_text("")
+    assert [(str(problem.path), problem.rule) for problem in check(tmp_path, paths)] == [("b/test_x.py", "test-file-name")]
