@@ -10,9 +10,9 @@ from __future__ import annotations
 import copy
 import signal
 
-from monarch._core.call import answer, lost_host, value_mesh
+from monarch._core.call import answer, expired, lost_host, partial_values, value_mesh
 from monarch._core.errors import errors, table
 from monarch._core.pickle import pickling, remote_exception, state
 
 # Only code for failures uses these modules.
-del answer, copy, errors, lost_host, pickling, remote_exception, signal, state, table, value_mesh
+del answer, copy, errors, expired, lost_host, partial_values, pickling, remote_exception, signal, state, table, value_mesh
