@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 MAGIC = b"\xe5monarch"
-VERSION, RELEASE = 6, "0.1.0"
+VERSION, RELEASE = 7, "0.1.0"
 PYTHON = "{}.{}".format(*sys.version_info)
 OURS = f"{RELEASE} (protocol {VERSION}, Python {PYTHON})"
 REQUEST, HELLO, WELCOME = 3, 5, 6
