@@ -81,7 +81,7 @@ def test_defaults() -> None:
     declared = [one.name for entry in entry_points(group=GROUP) for one in entry.load()]
     assert sorted(effective) == sorted(KNOWN) == sorted([*SETTINGS, *declared])
     # Every other setting has an effect that 0.7 does not have, or has no effect.
-    ours = {"fs_backend", "fs_store_bytes", "fs_store_dir", "skypilot_python", "trust_all"}
+    ours = {"fs_backend", "fs_store_bytes", "fs_store_dir", "preload", "skypilot_python", "trust_all"}
     assert set(effective) - set(CONTRACT_DEFAULTS) - ours <= {one.name for one in KNOWN.values() if one.ignored}
 
 
