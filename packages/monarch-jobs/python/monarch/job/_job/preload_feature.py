@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from monarch.extension.command import Preload
 from monarch.job._job.feature import FeatureHosts, JobFeature, Offer
 
 if TYPE_CHECKING:
@@ -16,6 +15,9 @@ class PreloadFeature(JobFeature):
     """Replaces the meshes of the job by copies whose procs find the modules imported."""
 
     def __init__(self, modules: Sequence[str]) -> None:
+        # The module loads native code, which most verbs of the command line do without.
+        from monarch.extension.command import Preload
+
         self._modules = Preload(modules, ()).modules
 
     def dump(self) -> dict[str, Any]:
