@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import os
-import select
 from collections import Counter
 from pathlib import Path
 from typing import NamedTuple
 
-from monarch.fs._daemon.daemon_folder import SOCKET, connect, daemon_folder
+from monarch.extension.channel import Channel, connect
+from monarch.fs._daemon.daemon_folder import SOCKET, daemon_folder
 from monarch.fs._daemon.mount_record import mount_key
-from monarch.fs._daemon.socket_messages import Channel
 
 _TICK = os.sysconf("SC_CLK_TCK")
 
@@ -36,15 +35,10 @@ def served(target: str) -> Served:
     """Queries the daemon of this process's `MONARCH_HOME`."""
     channel = Channel(connect(daemon_folder(), SOCKET, timeout=10))
     try:
-        channel.queue({"op": "status", "target": mount_key(target), "call": 1})
-        assert channel.flush()
-        messages = []
-        while not messages:
-            select.select([channel], [], [])
-            messages = channel.receive()
+        channel.send({"op": "status", "target": mount_key(target), "call": 1})
+        head = channel.take(timeout=10).head
     finally:
         channel.close()
-    head = messages[0].head
     if head.get("error"):
         raise RuntimeError(f"{target}: {head['error']}")
     stat = Path(f"/proc/{head['server']}/stat").read_text().rpartition(")")[2].split()
