@@ -70,6 +70,11 @@ def states(mesh):
     return [actor for actor in actors if actor["mesh"] == f"{mesh.__core__.info.uid:016x}"]
 
 
+def in_flight():
+    """The calls of this process that have no answer."""
+    return current_process().native.stats()[0]
+
+
 def dropped_messages():
     cell = current_process().native.inspect(STATE)
     cell.wait()
@@ -187,6 +192,7 @@ def test_late_answer_is_dropped(workers):
 
 
 def test_answer_in_time_is_a_value(workers):
+    before = in_flight()
     with deadline(LONG):
         left = workers.left.call().get().values()
         assert all(0 < one <= LONG for one in left)
@@ -194,8 +200,7 @@ def test_answer_in_time_is_a_value(workers):
         assert workers.slice(gpus=1).rank.call_one().get() == 0
         assert sorted(f.get() for f in workers.rank.stream()) == [0, 1, 2]
     assert workers.left.call().get().values() == [None] * 3
-    in_flight = current_process().native.stats()[0]
-    assert in_flight == 0
+    assert in_flight() <= before
 
 
 def test_error_of_an_endpoint_precedes_the_deadline(workers):
@@ -246,6 +251,8 @@ def test_awaiting_task_gets_the_error(workers):
 
 
 def test_cancelled_future_leaves_nothing(workers):
+    before = in_flight()
+
     async def main():
         with deadline(SHORT):
             waiting = workers.train.call(1).as_asyncio()
@@ -254,7 +261,7 @@ def test_cancelled_future_leaves_nothing(workers):
 
     asyncio.run(main())
     assert workers.rank.call().get().values() == [0, 1, 2]
-    assert current_process().native.stats()[0] == 0
+    assert in_flight() <= before
 
 
 def test_lazy_future_inherits_the_deadline(workers):
@@ -479,6 +486,7 @@ def test_stopped_client_counts_answers_in_time():
 
 
 def test_thousand_calls_expire_together(workers):
+    before = in_flight()
     running = workers.train.call(1)
     with deadline(SHORT):
         futures = [workers.rank.call() for _ in range(1000)]
@@ -490,7 +498,7 @@ def test_thousand_calls_expire_together(workers):
     running.get()
     del errors, futures
     assert workers.rank.call().get().values() == [0, 1, 2]
-    assert current_process().native.stats()[0] == 0
+    assert in_flight() <= before
 
 
 # ---- several hosts

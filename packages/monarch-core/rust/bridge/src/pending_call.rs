@@ -51,6 +51,11 @@ impl PendingCall {
         PendingCall { node: node.clone(), inner, port: Some(port) }
     }
 
+    /// For the code of this process that answers the call.
+    pub fn own_answer(&self) -> OwnAnswer {
+        OwnAnswer { node: self.node.clone(), call: self.inner.clone() }
+    }
+
     /// An outcome for the user, who reads an error with it.
     fn read(&self, outcome: Arc<Outcome>) -> Result {
         if outcome.status == Status::Error {
@@ -187,8 +192,23 @@ impl PendingCall {
     /// Answers a rank from this process.
     fn complete(&self, rank: u32, status: u8, body: &[u8]) -> PyResult<()> {
         let status = Status::from_u8(status).map_err(|e| PyValueError::new_err(e.to_string()))?;
-        self.inner.complete(Outcome::new(rank, status, body));
+        self.own_answer().record(Outcome::new(rank, status, body));
         Ok(())
+    }
+}
+
+/// The answer to a call by this process itself. No message brings it.
+pub struct OwnAnswer {
+    node: Arc<Node>,
+    call: Arc<runtime::PendingCall>,
+}
+
+impl OwnAnswer {
+    /// Records an outcome. A call that is done is not in flight any more.
+    pub fn record(&self, outcome: Arc<Outcome>) {
+        if self.call.complete(outcome) {
+            self.node.calls.forget(self.call.call_id);
+        }
     }
 }
 

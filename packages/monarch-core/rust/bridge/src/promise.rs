@@ -1,7 +1,6 @@
 //! The writing end of a promise for native code: a C table of functions that any thread may call without the GIL.
 
 use std::ffi::c_int;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use pyo3::ffi;
@@ -10,7 +9,7 @@ use runtime::Outcome;
 use wire::Status;
 
 use crate::fork;
-use crate::pending_call::PendingCall;
+use crate::pending_call::{OwnAnswer, PendingCall};
 
 /// The return values of the functions.
 const SET: c_int = 0;
@@ -27,7 +26,7 @@ pub struct NativePromise {
     set_exception: unsafe extern "C" fn(*mut NativePromise, *const u8, usize) -> c_int,
     drop: unsafe extern "C" fn(*mut NativePromise),
     // The remaining fields do not belong to the table.
-    cell: Arc<runtime::PendingCall>,
+    answer: OwnAnswer,
     is_set: AtomicBool,
 }
 
@@ -38,7 +37,7 @@ impl NativePromise {
         }
         // A forked child has none of the waiting threads.
         if !fork::is_forked() {
-            self.cell.complete(Outcome::new(0, status, bytes));
+            self.answer.record(Outcome::new(0, status, bytes));
         }
         SET
     }
@@ -82,7 +81,8 @@ unsafe extern "C" fn drop_capsule(capsule: *mut ffi::PyObject) {
 /// A capsule with the native writing end of a promise, which completes a pending call.
 #[pyfunction]
 pub fn native_promise<'py>(py: Python<'py>, call: &PendingCall) -> PyResult<Bound<'py, PyAny>> {
-    let promise = NativePromise { set_result, set_exception, drop: drop_promise, cell: call.inner.clone(), is_set: AtomicBool::new(false) };
+    let promise =
+        NativePromise { set_result, set_exception, drop: drop_promise, answer: call.own_answer(), is_set: AtomicBool::new(false) };
     let promise = Box::into_raw(Box::new(promise));
     // SAFETY: the pointer is not null, the name is constant, and the destructor fits both.
     unsafe {

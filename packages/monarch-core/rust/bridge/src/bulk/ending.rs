@@ -27,14 +27,14 @@ pub fn cell(node: &Arc<Node>) -> PendingCall {
 }
 
 /// A completion that records the outcome in the pending call.
-pub fn completion(cell: &Arc<runtime::PendingCall>) -> Completion {
-    let cell = cell.clone();
+pub fn completion(cell: &PendingCall) -> Completion {
+    let answer = cell.own_answer();
     Box::new(move |outcome| {
         let outcome = match outcome {
             Ok(()) => Outcome::new(0, Status::Ok, b""),
             Err(f) => Outcome::new(0, Status::Error, &f.to_bytes()),
         };
-        cell.complete(outcome);
+        answer.record(outcome);
     })
 }
 

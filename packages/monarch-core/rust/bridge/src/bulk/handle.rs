@@ -98,7 +98,7 @@ impl Handle {
             }
         }
         let cell = cell(&self.node);
-        let job = Job::new(Arc::new(vec![op]), sys::deadline(timeout), most, Box::new(keep), completion(&cell.inner));
+        let job = Job::new(Arc::new(vec![op]), sys::deadline(timeout), most, Box::new(keep), completion(&cell));
         job.start(&self.buffer.bulk);
         Ok(Some(cell))
     }
@@ -127,7 +127,7 @@ impl Handle {
             return Ok(None);
         }
         let cell = cell(&self.node);
-        let (buffer, done) = (self.buffer.clone(), completion(&cell.inner));
+        let (buffer, done) = (self.buffer.clone(), completion(&cell));
         if buffer.is_local() {
             buffer.bulk.registry.end(&buffer.id, &format!("dropped by its owner, process {}", std::process::id()), Some(done));
         } else {

@@ -60,7 +60,7 @@ impl Plan {
     fn submit(&self, py: Python<'_>, timeout: f64, most: u64, notify: Option<Notify<'_>>) -> PyResult<PendingCall> {
         fork::check_not_forked()?;
         let cell = cell(&self.node);
-        let mut done = completion(&cell.inner);
+        let mut done = completion(&cell);
         if let Some(notify) = notify {
             done = Notice::new(&self.node, notify)?.before(done);
         }
