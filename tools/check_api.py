@@ -41,7 +41,7 @@ WHEELS = {
         "monarch.extension.trace",
     ),
     "monarch-jobs": ("monarch.job", "monarch.job.spmd"),
-    "monarch-rdma": ("monarch.rdma",),
+    "monarch-rdma": ("monarch.rdma", "monarch.rdma.weights"),
     "monarch-fs": ("monarch.fs", "monarch.gather_mount", "monarch.remotemount"),
     "monarch-spmd": ("monarch.spmd",),
     "monarch-telemetry": ("monarch.telemetry", "monarch.distributed_telemetry"),

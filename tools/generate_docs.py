@@ -106,6 +106,7 @@ REGIONS = (
     _names(CORE, "monarch.extension", "monarch._core"),
     _names(JOBS, "monarch.job", "monarch.job"),
     _names(RDMA, "monarch.rdma", "monarch.rdma"),
+    _names(RDMA, "monarch.rdma.weights", "monarch.rdma.weights"),
     _names(FS, "monarch.fs", "monarch.fs"),
     _names(TELEMETRY, "monarch.telemetry", "monarch.telemetry"),
     _names(SPMD, "monarch.spmd", "monarch.spmd"),

@@ -64,7 +64,7 @@ def local_memory(data: Any) -> Memory:
             )
         found = Memory(memory.address, memory.nbytes, memory.readonly, memory)
     elif is_tensor(data):
-        device = _dense_on(data)
+        device = device_of(data)
         if data.dim() != 1 or not data.is_contiguous():
             raise ValueError(
                 f"expected a 1-D contiguous tensor, got one of shape {tuple(data.shape)} and strides {tuple(data.stride())}: "
@@ -83,7 +83,7 @@ def layout(data: Any) -> Layout:
     if not is_tensor(data):
         memory = local_memory(data)
         return Layout(data.format, data.shape, (memory,))
-    device = _dense_on(data)
+    device = device_of(data)
     size = data.element_size()
     if not data.numel():
         raise ValueError("the tensor has zero bytes: there is nothing to share or to transfer")
@@ -98,7 +98,7 @@ def is_tensor(data: object) -> bool:
     return kind is not None and isinstance(data, kind)
 
 
-def _dense_on(data: Any) -> int | None:
+def device_of(data: Any) -> int | None:
     """The GPU of a dense tensor; None for the host. `RDMAUnsupportedError` where it is of no use here, `ValueError` for other tensors."""
     device: int | None = None
     reason = "" if data.device.type == "cpu" else "there is no path for it in this version"

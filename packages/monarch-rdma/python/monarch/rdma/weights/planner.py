@@ -1,0 +1,412 @@
+"""Which bytes of which source make up the boxes of a target: a pure function of tables.
+
+Every box of the target is intersected with the boxes that the sources have of the same tensor. Of equal boxes one is chosen: that of the
+nearest source, and of equally near ones by the position of the bytes in the target, so that neighbouring tensors come from one source and
+their reads merge.
+
+The intersections must partition the box. The check is a sum for each box: a box has the product over the dimensions of `F(high) - F(low)`,
+modulo 2**64, where `F` is a hash of the coordinate. This is additive for disjoint boxes, and for sets of boxes that do not partition the
+target the sums are equal with a probability of about 2**-60. A pairwise comparison would be quadratic in the number of sources. Boxes
+whose sums differ, because sources overlap in part or do not cover, are cut piece by piece, which also finds the hole.
+"""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from monarch.rdma.weights.box import slices
+from monarch.rdma.weights.errors import LayoutError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import NDArray
+
+    from monarch.rdma.weights.table import Numbers, Table
+
+    Bits = NDArray[np.uint64]
+
+# The fraction of the golden ratio: its multiples, modulo 1, are spread evenly, however many targets there are.
+_GOLDEN = 0.6180339887498949
+_LISTED = 3
+
+
+class Source(NamedTuple):
+    """A process that has blocks; `distance` is 0 for this process, larger for others. `name` is for texts."""
+
+    table: Table
+    distance: int
+    name: str
+
+
+class Pieces(NamedTuple):
+    """Boxes of which each lies in one block of a source and one of the target, sorted by source, region and first byte.
+
+    `dense` is the offset of the piece in a staging memory in which the pieces lie one after another, each in C order.
+    """
+
+    source: Numbers  # P
+    region: Numbers  # P
+    tensor: Numbers  # P: of the target
+    block: Numbers  # P: of the target
+    itemsize: Numbers  # P: of the source
+    dtype: tuple[str, ...]  # P: of the source
+    extent: Numbers  # P, D
+    low: Numbers  # P, D: within the block of the target
+    start: Numbers  # P: first byte in the region of the source
+    strides: Numbers  # P, D: in the source
+    local: Numbers  # P: first byte in the memory of the target
+    local_strides: Numbers  # P, D
+    dense: Numbers  # P
+    dense_strides: Numbers  # P, D
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes that the sources send."""
+        return int((self.extent.prod(axis=1) * self.itemsize).sum())
+
+    @property
+    def staging(self) -> int:
+        """Bytes of the staging memory."""
+        return int(self.dense[-1] + self.extent[-1].prod() * self.itemsize[-1]) if len(self.dense) else 0
+
+
+class Runs(NamedTuple):
+    """Contiguous bytes: `nbytes` of them from offset `there` to `here`; `piece` is the first piece that they are of."""
+
+    piece: Numbers
+    there: Numbers
+    here: Numbers
+    nbytes: Numbers
+
+
+class _Pairs(NamedTuple):
+    """Intersections of a block of the target with one of a source, sorted by the former."""
+
+    target: Numbers
+    source: Numbers
+    low: Numbers
+    high: Numbers
+
+    def only(self, index: NDArray[np.bool_] | Numbers) -> _Pairs:
+        return _Pairs(self.target[index], self.source[index], self.low[index], self.high[index])
+
+
+class _Columns(NamedTuple):
+    """The blocks of all sources that have tensors of the target, sorted by tensor."""
+
+    source: Numbers
+    tensor: Numbers
+    region: Numbers
+    start: Numbers
+    low: Numbers
+    shape: Numbers
+    strides: Numbers
+    itemsize: Numbers
+    dtype: Numbers
+
+    def only(self, index: NDArray[np.bool_] | Numbers) -> _Columns:
+        return _Columns(*(column[index] for column in self))
+
+
+def find_pieces(target: Table, sources: Sequence[Source], *, rank: int = 0, cast: bool = False) -> Pieces:
+    """The pieces of the target's boxes.
+
+    Args:
+        target: what is needed, and where its memory is.
+        sources: what there is.
+        rank: of the target among those that read the same; it varies the choice among equally near sources.
+        cast: dtypes may differ.
+
+    Raises:
+        LayoutError: a tensor is missing, has another shape or dtype, or is not covered.
+    """
+    width = max([target.width, *(source.table.width for source in sources)])
+    target = target.widened(width)
+    dtypes: dict[str, int] = {}
+    columns = _columns(target, sources, width, dtypes, cast)
+    pairs = _intersected(target, columns)
+    wrong = _uncovered(target, pairs)
+    if wrong.any():
+        pairs = _chosen(target, columns, pairs, sources, rank)
+        wrong = _uncovered(target, pairs)
+        if wrong.any():
+            pairs = _cut(target, columns, _intersected(target, columns), sources, wrong, pairs)
+    return _located(target, columns, pairs, tuple(dtypes))
+
+
+def _columns(target: Table, sources: Sequence[Source], width: int, dtypes: dict[str, int], cast: bool) -> _Columns:
+    number = {name: i for i, name in enumerate(target.names)}
+    wanted = np.array([dtypes.setdefault(name, len(dtypes)) for name in target.dtypes], np.int64)
+    found: list[_Columns] = []
+    # Most sources have the same tensors in the same order: the numbers are found once.
+    names: tuple[str, ...] | None = None
+    numbers = np.empty(0, np.int64)
+    for i, source in enumerate(sources):
+        table = source.table.widened(width)
+        if table.names != names:
+            names = table.names
+            numbers = np.array([number.get(name, -1) for name in names], np.int64)
+        here = np.array([dtypes.setdefault(name, len(dtypes)) for name in table.dtypes], np.int64)
+        _check_alike(target, table, source.name, numbers, wanted, here, cast)
+        tensor = numbers[table.tensor]
+        rows = _Columns(
+            np.full(len(tensor), i, np.int64),
+            tensor,
+            table.region,
+            table.start,
+            table.low,
+            table.shape,
+            table.strides,
+            table.itemsize[table.tensor],
+            here[table.tensor],
+        )
+        found.append(rows if (tensor >= 0).all() else rows.only(tensor >= 0))
+    if not found:
+        raise LayoutError("the mesh has no process that publishes weights")
+    joined = _Columns(*(np.concatenate(column) for column in zip(*found, strict=True)))
+    return joined.only(np.argsort(joined.tensor, kind="stable"))
+
+
+def _check_alike(target: Table, table: Table, name: str, numbers: Numbers, wanted: Numbers, here: Numbers, cast: bool) -> None:
+    """The tensors that both have are of the same shape and dtype."""
+    known = np.flatnonzero(numbers >= 0)
+    mine = numbers[known]
+    other = (table.whole[known] != target.whole[mine]).any(axis=1) | (table.dims[known] != target.dims[mine])
+    if other.any():
+        i = int(np.argmax(other))
+        theirs, ours = _whole(table, int(known[i])), _whole(target, int(mine[i]))
+        raise _error(target.names[int(mine[i])], f"it has the global shape {theirs} in {name}, and {ours} in the target")
+    other = here[known] != wanted[mine]
+    if other.any() and not cast:
+        i = int(np.argmax(other))
+        theirs, ours = table.dtypes[int(known[i])], target.dtypes[int(mine[i])]
+        raise _error(target.names[int(mine[i])], f"it is {theirs} in {name}, and {ours} in the target", "pass cast=True to convert it")
+
+
+def _whole(table: Table, tensor: int) -> tuple[int, ...]:
+    return tuple(int(n) for n in table.whole[tensor, table.width - int(table.dims[tensor]) :])
+
+
+def _intersected(target: Table, columns: _Columns) -> _Pairs:
+    first = np.searchsorted(columns.tensor, target.tensor, "left")
+    count = np.searchsorted(columns.tensor, target.tensor, "right") - first
+    block = np.repeat(np.arange(len(count)), count)
+    source = _within(count) + np.repeat(first, count)
+    low = np.maximum(target.low[block], columns.low[source])
+    high = np.minimum((target.low + target.shape)[block], (columns.low + columns.shape)[source])
+    some = np.flatnonzero(np.all(high > low, axis=1))
+    return _Pairs(block, source, low, high).only(some)
+
+
+def _within(count: Numbers) -> Numbers:
+    """0, 1, ... for each of the counts."""
+    return np.arange(int(count.sum())) - np.repeat(np.cumsum(count) - count, count)
+
+
+def _uncovered(target: Table, pairs: _Pairs) -> NDArray[np.bool_]:
+    """The blocks of the target that the intersections do not partition."""
+    sums = np.concatenate([np.zeros(1, np.uint64), np.cumsum(_measure(pairs.low, pairs.high), dtype=np.uint64)])
+    edges = np.searchsorted(pairs.target, np.arange(len(target.tensor) + 1))
+    return (sums[edges[1:]] - sums[edges[:-1]]) != _measure(target.low, target.low + target.shape)
+
+
+def _measure(low: Numbers, high: Numbers) -> Bits:
+    product = np.ones(len(low), np.uint64)
+    for dim in range(low.shape[1]):
+        product *= _mixed(high[:, dim], dim) - _mixed(low[:, dim], dim)
+    return product
+
+
+def _mixed(values: Numbers, seed: int) -> Bits:
+    """The finaliser of SplitMix64 (Steele, Lea, Flood: Fast splittable pseudorandom number generators, 2014)."""
+    z = values.astype(np.uint64) + np.uint64((seed + 1) * 0x9E3779B97F4A7C15 % 2**64)
+    z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return z ^ (z >> np.uint64(31))
+
+
+def _chosen(target: Table, columns: _Columns, pairs: _Pairs, sources: Sequence[Source], rank: int) -> _Pairs:
+    """Of the pairs with equal boxes of one tensor, one."""
+    key = columns.tensor.astype(np.uint64)
+    for dim in range(columns.low.shape[1]):
+        key = _mixed((key ^ _mixed(columns.low[:, dim], 2 * dim)).view(np.int64), 101)
+        key = _mixed((key ^ _mixed(columns.shape[:, dim], 2 * dim + 1)).view(np.int64), 102)
+    distance = np.array([source.distance for source in sources], np.int64)[columns.source[pairs.source]]
+    group = key[pairs.source]
+    order = np.lexsort((pairs.source, distance, group, pairs.target))
+    pairs, distance, group = pairs.only(order), distance[order], group[order]
+    starts = np.ones(len(group), bool)
+    starts[1:] = (group[1:] != group[:-1]) | (pairs.target[1:] != pairs.target[:-1])
+    first = np.flatnonzero(starts)
+    edges = np.append(first, len(group))
+    near = (distance == np.repeat(distance[first], np.diff(edges))).astype(np.int64)
+    count = np.add.reduceat(near, first) if len(first) else first
+    # Position of the middle of the block in the target's bytes, shifted by the rank.
+    nbytes = target.shape.prod(axis=1) * target.itemsize[target.tensor]
+    position = (np.cumsum(nbytes) - nbytes / 2) / max(int(nbytes.sum()), 1)
+    turn = (position[pairs.target[first]] + rank * _GOLDEN) % 1.0
+    return pairs.only(np.sort(first + np.minimum((turn * count).astype(np.int64), count - 1)))
+
+
+def _cut(target: Table, columns: _Columns, all_pairs: _Pairs, sources: Sequence[Source], wrong: NDArray[np.bool_], pairs: _Pairs) -> _Pairs:
+    """The pairs, those of blocks that overlapping sources have by cutting off what is covered already, nearest sources first."""
+    kept = pairs.only(~wrong[pairs.target])
+    rows: list[tuple[int, int, tuple[int, ...], tuple[int, ...]]] = []
+    edges = np.searchsorted(all_pairs.target, np.arange(len(wrong) + 1))
+    for block in np.flatnonzero(wrong):
+        candidates = range(int(edges[block]), int(edges[block + 1]))
+        left = [(tuple(target.low[block].tolist()), tuple((target.low[block] + target.shape[block]).tolist()))]
+        for i in sorted(candidates, key=lambda i: sources[int(columns.source[all_pairs.source[i]])].distance):
+            box = tuple(all_pairs.low[i].tolist()), tuple(all_pairs.high[i].tolist())
+            rest: list[tuple[tuple[int, ...], tuple[int, ...]]] = []
+            for part in left:
+                low = tuple(map(max, part[0], box[0]))
+                high = tuple(map(min, part[1], box[1]))
+                if all(a < b for a, b in zip(low, high, strict=True)):
+                    rows.append((int(block), int(all_pairs.source[i]), low, high))
+                    rest += _without(part, low, high)
+                else:
+                    rest.append(part)
+            left = rest
+            if not left:
+                break
+        if left:
+            raise _hole(target, int(block), left, any(True for _ in candidates))
+    more = _Pairs(
+        np.array([row[0] for row in rows], np.int64),
+        np.array([row[1] for row in rows], np.int64),
+        *(np.array([row[side] for row in rows], np.int64).reshape(len(rows), target.width) for side in (2, 3)),
+    )
+    return _Pairs(*(np.concatenate(column) for column in zip(kept, more, strict=True)))
+
+
+def _without(
+    box: tuple[tuple[int, ...], tuple[int, ...]], low: tuple[int, ...], high: tuple[int, ...]
+) -> list[tuple[tuple[int, ...], tuple[int, ...]]]:
+    """The box without the part of it from `low` to `high`, as disjoint boxes."""
+    rest: list[tuple[tuple[int, ...], tuple[int, ...]]] = []
+    first, last = box
+    for dim in range(len(low)):
+        before, after = first[:dim], first[dim + 1 :]
+        ends, later = last[:dim], last[dim + 1 :]
+        if first[dim] < low[dim]:
+            rest.append((first, (*ends, low[dim], *later)))
+        if high[dim] < last[dim]:
+            rest.append(((*before, high[dim], *after), last))
+        first, last = (*before, low[dim], *after), (*ends, high[dim], *later)
+    return rest
+
+
+def _hole(target: Table, block: int, left: list[tuple[tuple[int, ...], tuple[int, ...]]], some: bool) -> LayoutError:
+    tensor = int(target.tensor[block])
+    skip = target.width - int(target.dims[tensor])
+    holes = [slices(low[skip:], [b - a for a, b in zip(low, high, strict=True)][skip:]) for low, high in left]
+    listed = ", ".join(holes[:_LISTED]) + (f" and {len(holes) - _LISTED} more" if len(holes) > _LISTED else "")
+    needed = slices(target.low[block].tolist()[skip:], target.shape[block].tolist()[skip:])
+    if not some:
+        return _error(target.names[tensor], f"no source has any part of {needed}, which the target needs")
+    return _error(target.names[tensor], f"no source has {listed} of {needed}, which the target needs")
+
+
+def _error(tensor: str, what: str, hint: str | None = None) -> LayoutError:
+    error = LayoutError(f"tensor '{tensor}': {what}", hint=hint)
+    error.tensor = tensor
+    return error
+
+
+def _located(target: Table, columns: _Columns, pairs: _Pairs, dtypes: tuple[str, ...]) -> Pieces:
+    at, block = pairs.source, pairs.target
+    start = columns.start[at] + ((pairs.low - columns.low[at]) * columns.strides[at]).sum(axis=1)
+    order = np.lexsort((start, columns.region[at], columns.source[at]))
+    at, block, start = at[order], block[order], start[order]
+    low = pairs.low[order] - target.low[block]
+    extent = (pairs.high - pairs.low)[order]
+    itemsize = columns.itemsize[at]
+    return Pieces(
+        columns.source[at],
+        columns.region[at],
+        target.tensor[block],
+        block,
+        itemsize,
+        tuple([dtypes[int(i)] for i in columns.dtype[at]]),
+        extent,
+        low,
+        start,
+        columns.strides[at],
+        target.start[block] + (low * target.strides[block]).sum(axis=1),
+        target.strides[block],
+        placed(extent.prod(axis=1) * itemsize, itemsize),
+        dense_strides(extent, itemsize),
+    )
+
+
+def dense_strides(extent: Numbers, itemsize: Numbers) -> Numbers:
+    strides = np.empty_like(extent)
+    stride = itemsize.copy()
+    for dim in reversed(range(extent.shape[1])):
+        strides[:, dim] = stride
+        stride = stride * extent[:, dim]
+    return strides
+
+
+def placed(nbytes: Numbers, itemsize: Numbers) -> Numbers:
+    """Offsets of memories that lie one after another, each aligned to its items."""
+    offsets = np.cumsum(nbytes) - nbytes
+    if (offsets % itemsize == 0).all():
+        return offsets
+    found, end = np.empty_like(offsets), 0
+    for i, (size, item) in enumerate(zip(nbytes.tolist(), itemsize.tolist(), strict=True)):
+        found[i] = end = -(-end // item) * item
+        end += size
+    return found
+
+
+def find_runs(extent: Numbers, itemsize: Numbers, there: tuple[Numbers, Numbers], here: tuple[Numbers, Numbers]) -> Runs:
+    """The contiguous runs of boxes that lie in two memories: `there` and `here` are first bytes and strides."""
+    run = itemsize.copy()
+    inner = np.ones(len(extent), bool)
+    outer = extent.copy()
+    for dim in reversed(range(extent.shape[1])):
+        one = extent[:, dim] == 1
+        inner = inner & (one | ((there[1][:, dim] == run) & (here[1][:, dim] == run)))
+        run = np.where(inner, run * extent[:, dim], run)
+        outer[:, dim] = np.where(inner, 1, extent[:, dim])
+    count = outer.prod(axis=1)
+    if (count == 1).all():
+        return Runs(np.arange(len(extent)), there[0], here[0], run)
+    piece = np.repeat(np.arange(len(extent)), count)
+    rest = _within(count)
+    far, near = there[0][piece], here[0][piece]
+    for dim in reversed(range(extent.shape[1])):
+        if (outer[:, dim] == 1).all():
+            continue
+        size = outer[piece, dim]
+        rest, index = rest // size, rest % size
+        far = far + index * there[1][piece, dim]
+        near = near + index * here[1][piece, dim]
+    return Runs(piece, far, near, run[piece])
+
+
+def merged(runs: Runs, group: Numbers) -> Runs:
+    """Runs of the same group that follow each other in both memories, as one. They must be sorted by group."""
+    if len(runs.piece) < 2:
+        return runs
+    groups = group[runs.piece]
+    follows = (
+        (groups[1:] == groups[:-1])
+        & (runs.there[1:] == runs.there[:-1] + runs.nbytes[:-1])
+        & (runs.here[1:] == runs.here[:-1] + runs.nbytes[:-1])
+    )
+    first = np.flatnonzero(np.append(True, ~follows))
+    return Runs(runs.piece[first], runs.there[first], runs.here[first], np.add.reduceat(runs.nbytes, first))
+
+
+def by_group(runs: Runs, group: Numbers) -> list[tuple[int, Runs]]:
+    """The runs of each group; the groups are sorted."""
+    groups = group[runs.piece]
+    edges = [0, *(np.flatnonzero(groups[1:] != groups[:-1]) + 1).tolist(), len(groups)]
+    return [(int(groups[a]), Runs(*(column[a:b] for column in runs))) for a, b in pairwise(edges) if b > a]

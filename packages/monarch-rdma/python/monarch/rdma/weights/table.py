@@ -1,0 +1,130 @@
+"""Which boxes of which global tensors a process has, and where: columns of numbers, since there are tens of thousands of boxes.
+
+A *block* is a box that lies in one memory region with constant strides. A local tensor is one block, or several if its box has gaps in the
+global tensor, as with strided shards. The columns of dimensions are padded in front, with dimensions of size 1, to the same width.
+"""
+
+from __future__ import annotations
+
+import json
+from struct import Struct
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from monarch.rdma.errors import RDMAAccessError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import NDArray
+
+    Numbers = NDArray[np.int64]
+
+_HEAD = Struct("<IQQQ")
+
+
+class Block(NamedTuple):
+    """One row: a box of a tensor, by number, and its memory: region, first byte, and strides in bytes."""
+
+    tensor: int
+    low: tuple[int, ...]
+    shape: tuple[int, ...]
+    region: int
+    start: int
+    strides: tuple[int, ...]
+
+
+class Tensor(NamedTuple):
+    """A global tensor; `dtype` is its name in PyTorch, which is that of NumPy where both have it."""
+
+    name: str
+    dtype: str
+    itemsize: int
+    shape: tuple[int, ...]
+
+
+class Table(NamedTuple):
+    """The tensors of a process, in columns of `T` rows, and its blocks, in columns of `N` rows; `D` is the padded number of dimensions."""
+
+    names: tuple[str, ...]
+    dtypes: tuple[str, ...]
+    itemsize: Numbers  # T
+    dims: Numbers  # T
+    whole: Numbers  # T, D: the global shape
+    tensor: Numbers  # N
+    region: Numbers  # N
+    start: Numbers  # N
+    low: Numbers  # N, D
+    shape: Numbers  # N, D
+    strides: Numbers  # N, D
+
+    @staticmethod
+    def of(tensors: Sequence[Tensor], blocks: Sequence[Block]) -> Table:
+        width = max([1, *(len(tensor.shape) for tensor in tensors)])
+        return Table(
+            tuple(tensor.name for tensor in tensors),
+            tuple(tensor.dtype for tensor in tensors),
+            _column([tensor.itemsize for tensor in tensors]),
+            _column([len(tensor.shape) for tensor in tensors]),
+            _padded([tensor.shape for tensor in tensors], width, 1),
+            _column([block.tensor for block in blocks]),
+            _column([block.region for block in blocks]),
+            _column([block.start for block in blocks]),
+            _padded([block.low for block in blocks], width, 0),
+            _padded([block.shape for block in blocks], width, 1),
+            _padded([block.strides for block in blocks], width, 0),
+        )
+
+    @property
+    def width(self) -> int:
+        return self.whole.shape[1]
+
+    def widened(self, width: int) -> Table:
+        """The same with more dimensions of size 1 in front."""
+        more = width - self.width
+        if not more:
+            return self
+
+        def wide(column: Numbers, value: int) -> Numbers:
+            return np.pad(column, ((0, 0), (more, 0)), constant_values=value)
+
+        return self._replace(whole=wide(self.whole, 1), low=wide(self.low, 0), shape=wide(self.shape, 1), strides=wide(self.strides, 0))
+
+    def nbytes(self) -> int:
+        """Bytes of all blocks."""
+        return int((self.shape.prod(axis=1) * self.itemsize[self.tensor]).sum())
+
+    def packed(self) -> bytes:
+        """The table as bytes; `unpacked` is the other side."""
+        text = json.dumps([self.names, self.dtypes], separators=(",", ":")).encode()
+        head = _HEAD.pack(self.width, len(self.names), len(self.tensor), len(text))
+        return b"".join((head, *(np.ascontiguousarray(column, "<i8").tobytes() for column in self[2:]), text))
+
+    @staticmethod
+    def unpacked(body: bytes) -> Table:
+        """`RDMAAccessError` for malformed bytes."""
+        try:
+            width, tensors, blocks, text = _HEAD.unpack_from(body)
+            shapes = [(tensors,)] * 2 + [(tensors, width)] + [(blocks,)] * 3 + [(blocks, width)] * 3
+            columns: list[Numbers] = []
+            place = _HEAD.size
+            for shape in shapes:
+                count = int(np.prod(shape))
+                columns.append(np.frombuffer(body, "<i8", count, place).reshape(shape))
+                place += 8 * count
+            names, dtypes = json.loads(body[place : place + text])
+            if len(names) != tensors or len(dtypes) != tensors or (blocks and not 0 <= int(columns[3].max()) < tensors):
+                raise ValueError("the numbers of tensors differ")
+            return Table(tuple(map(str, names)), tuple(map(str, dtypes)), *columns)
+        except Exception as e:
+            raise RDMAAccessError(f"malformed table of weights: {e}") from None
+
+
+def _column(values: Sequence[int]) -> Numbers:
+    return np.array(values, np.int64)
+
+
+def _padded(rows: Sequence[tuple[int, ...]], width: int, value: int) -> Numbers:
+    flat = [(value,) * (width - len(row)) + row for row in rows]
+    return np.array(flat, np.int64).reshape(len(rows), width)

@@ -1,0 +1,283 @@
+"""The planner against arrays: what its pieces copy is the global tensor, for any two layouts."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from monarch.rdma import RDMAAccessError
+from monarch.rdma.weights import Box, LayoutError
+from monarch.rdma.weights.local_tensor import local_tensors, table_of
+from monarch.rdma.weights.planner import Source, by_group, find_pieces, find_runs, merged
+from monarch.rdma.weights.sharding import Cut, parts, ranges
+from monarch.rdma.weights.table import Table
+
+
+def laid_out(whole, mesh, placements, coordinate):
+    """The local array of a rank, and its tensor description: what a DTensor has."""
+    cuts = [[] for _ in whole.shape]
+    for count, at, placement in zip(mesh, coordinate, placements, strict=True):
+        if placement is not None:
+            dim, split = placement
+            cuts[dim].append(Cut(count, at, split))
+    by_dim = [ranges(size, tuple(cut)) for size, cut in zip(whole.shape, cuts, strict=True)]
+    picked = [[i for start, count in found for i in range(start, start + count)] for found in by_dim]
+    return np.ascontiguousarray(whole[np.ix_(*picked)]) if whole.ndim else whole.copy(), parts(by_dim)
+
+
+def table(locals_, wholes):
+    """The table of a rank, whose tensors lie at their addresses."""
+    described = local_tensors({name: array for name, (array, _) in locals_.items()})
+    return table_of(
+        [d._replace(whole=wholes[d.name].shape, parts=tuple(p for p in locals_[d.name][1] if 0 not in p.shape)) for d in described]
+    )
+
+
+def copied(target, pieces, staged):
+    """Copies by the runs of the pieces, as the transports would: through a staging memory or directly."""
+    if not staged:
+        runs = merged(
+            find_runs(pieces.extent, pieces.itemsize, (pieces.start, pieces.strides), (pieces.local, pieces.local_strides)), pieces.source
+        )
+        _move(runs.there, runs.here, runs.nbytes)
+        return runs
+    memory = np.zeros(max(pieces.staging, 1), np.uint8)
+    base = memory.ctypes.data
+    dense = pieces.dense + base
+    fetch = merged(find_runs(pieces.extent, pieces.itemsize, (pieces.start, pieces.strides), (dense, pieces.dense_strides)), pieces.source)
+    for _, runs in by_group(fetch, pieces.source):
+        _move(runs.there, runs.here, runs.nbytes)
+    commit = find_runs(pieces.extent, pieces.itemsize, (dense, pieces.dense_strides), (pieces.local, pieces.local_strides))
+    _move(commit.there, commit.here, commit.nbytes)
+    return fetch
+
+
+def _move(there, here, nbytes):
+    import ctypes
+
+    for a, b, n in zip(there.tolist(), here.tolist(), nbytes.tolist(), strict=True):
+        ctypes.memmove(b, a, n)
+
+
+@st.composite
+def layouts(draw, dims):
+    mesh = tuple(draw(st.lists(st.integers(1, 3), min_size=1, max_size=3)))
+    by_tensor = {}
+    for name, count in dims.items():
+        shards = st.tuples(st.integers(0, count - 1), st.sampled_from([1, 1, 2, 3])) if count else st.nothing()
+        by_tensor[name] = [draw(st.one_of(st.none(), shards)) for _ in mesh]
+    return mesh, by_tensor
+
+
+@st.composite
+def transfers(draw):
+    shapes = {f"t{i}": tuple(draw(st.lists(st.integers(1, 9), max_size=3))) for i in range(draw(st.integers(1, 3)))}
+    dims = {name: len(shape) for name, shape in shapes.items()}
+    return shapes, draw(layouts(dims)), draw(layouts(dims)), draw(st.booleans())
+
+
+@given(transfers())
+def test_every_target_equals_the_global_tensor(given):
+    shapes, (source_mesh, source_layout), (target_mesh, target_layout), staged = given
+    kinds = itertools.cycle([np.float32, np.int8, np.float64])
+    wholes = {
+        name: (np.arange(np.prod(shape)) % 119 + i).reshape(shape).astype(next(kinds)) for i, (name, shape) in enumerate(shapes.items())
+    }
+    sources, kept = [], []
+    for rank, at in enumerate(itertools.product(*map(range, source_mesh))):
+        made = {name: laid_out(whole, source_mesh, source_layout[name], at) for name, whole in wholes.items()}
+        kept.append(made)
+        sources.append(Source(table(made, wholes), 1 + rank % 2, f"rank {rank}"))
+    for rank, at in enumerate(itertools.product(*map(range, target_mesh))):
+        made = {name: laid_out(whole, target_mesh, target_layout[name], at) for name, whole in wholes.items()}
+        wanted = {name: array.copy() for name, (array, _) in made.items()}
+        for array, _ in made.values():
+            array[...] = 0
+        described = table(made, wholes)
+        pieces = find_pieces(described, sources, rank=rank)
+        copied(described, pieces, staged)
+        assert all((made[name][0] == wanted[name]).all() for name in wholes)
+        # No byte is moved twice.
+        assert pieces.nbytes == described.nbytes()
+
+
+@st.composite
+def overlapping(draw):
+    shape = tuple(draw(st.lists(st.integers(1, 8), min_size=1, max_size=3)))
+    boxes = []
+    for _ in range(draw(st.integers(1, 6))):
+        low = tuple(draw(st.integers(0, n - 1)) for n in shape)
+        boxes.append((low, tuple(draw(st.integers(1, n - a)) for n, a in zip(shape, low, strict=True))))
+    return shape, boxes
+
+
+@given(overlapping())
+def test_boxes_that_overlap_cover_or_have_a_hole(given):
+    shape, boxes = given
+    whole = np.arange(np.prod(shape), dtype=np.int32).reshape(shape)
+    covered = np.zeros(shape, bool)
+    sources, kept = [], []
+    for low, size in boxes:
+        index = tuple(slice(a, a + n) for a, n in zip(low, size, strict=True))
+        covered[index] = True
+        kept.append(np.ascontiguousarray(whole[index]))
+        sources.append(Source(table_of(local_tensors({"w": (kept[-1], Box(low, size, shape))})), 1, f"rank {len(sources)}"))
+    into = np.zeros_like(whole)
+    target = table_of(local_tensors({"w": into}))
+    if covered.all():
+        pieces = find_pieces(target, sources)
+        copied(target, pieces, True)
+        assert (into == whole).all() and pieces.nbytes == whole.nbytes
+        return
+    with pytest.raises(LayoutError, match="tensor 'w': no source has") as raised:
+        find_pieces(target, sources)
+    assert raised.value.tensor == "w"
+    # The first hole that the text names is one.
+    hole = str(raised.value).split("no source has ")[1].split("]")[0].removeprefix("any part of ").strip("[")
+    index = tuple(slice(*map(int, part.split(":"))) for part in hole.split(", "))
+    assert not covered[index].any() and covered[index].size
+
+
+def rows(whole, ranks):
+    """Each rank has some rows."""
+    made = []
+    for part in np.array_split(np.arange(len(whole)), ranks):
+        box = Box((int(part[0]), *[0] * (whole.ndim - 1)), (len(part), *whole.shape[1:]), whole.shape)
+        made.append({"w": (whole[part[0] : part[-1] + 1], box)})
+    return made
+
+
+def sources_of(states, distances=None):
+    distances = distances or [1] * len(states)
+    return [Source(table_of(local_tensors(state)), distances[i], f"rank {i} of 'trainers'") for i, state in enumerate(states)]
+
+
+def test_nearest_source_is_chosen():
+    whole = np.arange(64, dtype=np.float32).reshape(8, 8)
+    copies = [{"w": whole.copy()} for _ in range(3)]
+    target = table_of(local_tensors({"w": np.zeros_like(whole)}))
+    assert set(find_pieces(target, sources_of(copies, [2, 1, 2])).source.tolist()) == {1}
+    assert set(find_pieces(target, sources_of(copies, [2, 2, 0])).source.tolist()) == {2}
+
+
+def test_equal_sources_share_the_bytes_evenly():
+    names = [f"layer{i}" for i in range(400)]
+    state = {name: np.zeros((4, 4), np.float32) for name in names}
+    moved = np.zeros(4)
+    for rank in range(8):
+        pieces = find_pieces(table_of(local_tensors(state)), sources_of([state] * 4), rank=rank)
+        moved += np.bincount(pieces.source, pieces.extent.prod(axis=1) * pieces.itemsize, 4)
+        # Neighbours come from the same source, but for where it changes.
+        order = np.argsort(pieces.tensor)
+        assert np.count_nonzero(np.diff(pieces.source[order])) <= 4
+    assert moved.max() <= 1.02 * moved.mean()
+
+
+def test_contiguous_pieces_are_one_read():
+    arena = np.arange(1000, dtype=np.float32)
+    state = {f"layer{i}": arena[i * 10 : (i + 1) * 10] for i in range(100)}
+    into = np.zeros(1000, np.float32)
+    target = table_of(local_tensors({f"layer{i}": into[i * 10 : (i + 1) * 10] for i in range(100)}))
+    for staged in (False, True):
+        assert copied(target, find_pieces(target, sources_of([state])), staged).nbytes.tolist() == [4000]
+        assert (into == arena).all()
+        into[:] = 0
+
+
+def test_columns_of_rows_are_runs():
+    whole = np.arange(64, dtype=np.int16).reshape(8, 8)
+    into = np.zeros((8, 2), np.int16)
+    target = table_of(local_tensors({"w": (into, Box((0, 4), (8, 2), (8, 8)))}))
+    pieces = find_pieces(target, sources_of(rows(whole, 4)))
+    runs = copied(target, pieces, False)
+    assert (into == whole[:, 4:6]).all() and runs.nbytes.tolist() == [4] * 8 and pieces.nbytes == into.nbytes
+
+
+def test_views_with_strides():
+    whole = np.arange(120, dtype=np.float64).reshape(5, 24)[::-1, ::2]
+    into = np.zeros((12, 5))
+    target = table_of(local_tensors({"w": into.T}))
+    for staged in (False, True):
+        copied(target, find_pieces(target, sources_of([{"w": whole}])), staged)
+        assert (into.T == whole).all()
+        into[:] = 0
+
+
+def test_numbers_of_dimensions_may_differ_among_tensors():
+    state = {"scalar": np.array(3.5), "cube": np.arange(8.0).reshape(2, 2, 2), "empty": np.zeros((0, 3))}
+    into = {name: np.zeros_like(array) for name, array in state.items()}
+    target = table_of(local_tensors(into))
+    copied(target, find_pieces(target, sources_of([state])), True)
+    assert into["scalar"] == 3.5 and (into["cube"] == state["cube"]).all()
+
+
+@pytest.mark.parametrize(
+    ("published", "wanted", "text"),
+    [
+        ({"a": np.zeros(3)}, {"b": np.zeros(3)}, r"tensor 'b': no source has any part of \[0:3\]"),
+        (
+            {"a": np.zeros((2, 3))},
+            {"a": np.zeros((3, 2))},
+            r"tensor 'a': it has the global shape \(2, 3\) in rank 0 of 'trainers', and \(3, 2\)",
+        ),
+        ({"a": np.zeros((1, 3))}, {"a": np.zeros(3)}, r"tensor 'a': it has the global shape \(1, 3\) in rank 0 of 'trainers', and \(3,\)"),
+        (
+            {"a": np.zeros(3, np.float16)},
+            {"a": np.zeros(3)},
+            r"tensor 'a': it is float16 in rank 0 of 'trainers', and float64(?s:.*)cast=True",
+        ),
+        (
+            {"a": (np.zeros((2, 4)), Box((2, 0), (2, 4), (6, 4)))},
+            {"a": (np.zeros((5, 2)), Box((0, 1), (5, 2), (6, 4)))},
+            r"tensor 'a': no source has \[0:2, 1:3\], \[4:5, 1:3\] of \[0:5, 1:3\]",
+        ),
+    ],
+)
+def test_layouts_that_do_not_fit(published, wanted, text):
+    with pytest.raises(LayoutError, match=text) as raised:
+        find_pieces(table_of(local_tensors(wanted)), sources_of([published]))
+    assert raised.value.tensor in ("a", "b") and raised.value.code == "weights_layout"
+
+
+def test_casts_are_of_the_source():
+    target = table_of(local_tensors({"a": np.zeros(6)}))
+    pieces = find_pieces(target, sources_of([{"a": np.arange(6, dtype=np.int16)}]), cast=True)
+    assert (pieces.nbytes, pieces.dtype, pieces.itemsize.tolist()) == (12, ("int16",), [2])
+
+
+@pytest.mark.parametrize(
+    ("state", "error", "text"),
+    [
+        ({"a": [1, 2]}, TypeError, "tensor 'a': expected a tensor of PyTorch, an array of NumPy"),
+        ({"a": np.array([None])}, TypeError, "tensor 'a': an array of dtype object"),
+        ({"a": np.zeros(2, ">f4")}, TypeError, "tensor 'a': an array of dtype >f4"),
+        ({3: np.zeros(2)}, TypeError, "the key 3 is no str"),
+        ({"a": (np.zeros(2), Box((0,), (3,), (3,)))}, ValueError, r"tensor 'a': its shape is \(2,\), and that of its Box \(3,\)"),
+    ],
+)
+def test_states_that_are_refused(state, error, text):
+    with pytest.raises(error, match=text):
+        local_tensors(state)
+
+
+def test_boxes_that_are_refused():
+    with pytest.raises(ValueError, match="the same number of dimensions"):
+        Box((0,), (1, 2), (3, 4))
+    with pytest.raises(ValueError, match="is not within the global tensor"):
+        Box((2,), (2,), (3,))
+    with pytest.raises(TypeError):
+        Box((0.5,), (2,), (3,))
+    assert Box([1], [2], [3]) == Box((1,), (2,), (3,))
+
+
+def test_tables_travel_as_bytes():
+    made = table_of(local_tensors({"a": np.zeros((2, 3)), "é\n": np.zeros(4, np.int8), "empty": np.zeros(0)}))
+    again = Table.unpacked(made.packed())
+    assert again[:2] == made[:2] and all((a == b).all() for a, b in zip(again[2:], made[2:], strict=True))
+    for body in (b"", made.packed()[:40], made.packed()[:-1], b"\xff" * 100):
+        with pytest.raises(RDMAAccessError, match="malformed table of weights"):
+            Table.unpacked(body)
