@@ -12,6 +12,8 @@ from collections.abc import Generator
 from pathlib import Path
 
 import pytest
+from eventually import eventually
+from fresh_script import run
 
 from monarch._core.process.current import current_process
 from monarch.actor import Actor, endpoint, this_host
@@ -153,6 +155,16 @@ UNCARRIED = {
     ),
     "hang": ("import threading\nos.register_at_fork(after_in_child=threading.Event().wait)", "a handler of a fork hangs"),
     "death": ("os.register_at_fork(after_in_child=lambda: os._exit(1))", "a handler of a fork ends the process"),
+    "replaced": ("os.execvp('sleep', ['sleep', '60'])", "has ended the interpreter by signal 9"),
+    "closed": ("import threading\nos.closerange(3, 1000)\nthreading.Event().wait()", "has ended the interpreter by signal 9"),
+    "directory": ("os.chdir('/')", "changes the working directory"),
+    "arguments": ("import sys\nsys.argv.append('more')", "changes the arguments of the program"),
+    "stream": ("import io, sys\nsys.stdout = io.StringIO()", "changes the standard streams"),
+    "redirected": ("os.dup2(os.open(os.devnull, os.O_WRONLY), 1)", "closes or redirects stdout"),
+    "blocked": ("import signal\nsignal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR1])", "changes the blocked signals"),
+    "collector": ("import gc\ngc.disable()", "changes the state of the garbage collector"),
+    "path": ("import sys\nsys.path.insert(0, '/nowhere')", "changes the begin of the import path"),
+    "generator": ("import random\nKEPT = random.Random()", "has a random generator of its own"),
 }
 
 
@@ -167,6 +179,53 @@ def test_module_that_cannot_be_carried_is_named(folder: Path, case: str, capfd: 
     shown = printed.err + printed.out
     assert shown.count("preload has no effect") == 1, shown
     assert name in shown and expected in shown
+
+
+def test_changes_of_modules_reach_each_proc(folder: Path):
+    text = "import sys\nos.environ['PRELOAD_TEST'] = '1'\ndel os.environ['PRELOAD_GONE']\nsys.path.append('/added')"
+    name = write(folder, "preload_changes", text)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PRELOAD_GONE", "1")
+        with probes(1, preload=[name]) as mesh:
+            assert mesh.has.call_one(name).get()
+            state = mesh.state.call_one().get()
+    assert state["environment"].get("PRELOAD_TEST") == "1" and "PRELOAD_GONE" not in state["environment"]
+    assert state["path"] == [*sys.path, "/added"]
+
+
+def test_processes_of_a_refused_module_end(folder: Path):
+    name = write(
+        folder, "preload_leaves", f"import subprocess\nopen({str(folder / 'pid')!r}, 'x').write(str(subprocess.Popen(['sleep', '60']).pid))"
+    )
+    with probes(1, preload=[name]) as mesh:
+        assert not mesh.has.call_one(name).get()
+        stat = Path(f"/proc/{(folder / 'pid').read_text()}/stat")
+        # A child of the test's container may stay a zombie.
+        eventually("the end", lambda: stat.exists() and stat.read_text().rpartition(")")[2].split()[0], lambda state: state in (False, "Z"))
+
+
+def test_ignored_signals_of_the_client_are_reset():
+    script = """
+    import signal
+    for number in (signal.SIGQUIT, signal.SIGUSR1, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
+
+    class Probe(Actor):
+        @endpoint
+        def handlers(self):
+            import sys
+            handlers = [signal.getsignal(number) for number in (signal.SIGQUIT, signal.SIGUSR1, signal.SIGHUP)]
+            return "decimal" in sys.modules, [handler is signal.SIG_DFL for handler in handlers]
+
+    with this_host().spawn_procs({"procs": 1}, preload=["decimal"]) as procs:
+        assert procs.spawn("probe", Probe).handlers.call_one().get() == (True, [True] * 3)
+    """
+    run(script)
+
+
+def test_requests_beyond_the_limit_wait(folder: Path):
+    name = write(folder, "preload_many_more", "")
+    assert len(interpreters(name, 70)) == 1
 
 
 def test_missing_module_is_named(capfd: pytest.CaptureFixture[str]):

@@ -22,7 +22,7 @@ main = sys.modules["__main__"]
 OTHERS = ("TORCHELASTIC_", "MONARCH_COMMAND", "MONARCH_SPMD", "MASTER_PORT")
 found = {
     "argv": sys.argv, "orig_argv": sys.orig_argv, "path": sys.path, "cwd": os.getcwd(), "flags": str(sys.flags), "name": __name__,
-    "file": __file__, "is_main": main.__dict__ is globals(), "names": sorted(n for n in globals() if n.startswith("__")),
+    "file": __file__, "is_main": main.__dict__ is globals(), "names": {n: str(type(v)) for n, v in globals().items() if n.startswith("__")},
     "handlers": {int(n): str(signal.getsignal(n)) for n in signal.valid_signals()},
     "blocked": sorted(map(int, signal.pthread_sigmask(signal.SIG_BLOCK, ()))),
     "environment": {k: v for k, v in os.environ.items() if not k.startswith(OTHERS)},
@@ -150,6 +150,19 @@ def test_program_is_stopped_with_its_children(program: Program, start: Start, fo
         running.stop().get()
     with pytest.raises(ProcessLookupError):
         os.kill(child, 0)
+
+
+def test_changes_of_modules_reach_the_program(program: Program, start: Start, capfd: pytest.CaptureFixture[str]) -> None:
+    program("import os, sys\nos.environ['CHANGED'] = 'yes'\nsys.path.append('/added')\nprint('imported')", "changes.py")
+    script = program(
+        "import os, sys\nhas = 'changes' in sys.modules\nimport changes\nprint('is', has, os.environ['CHANGED'], sys.path[-1])"
+    )
+    found: list[str] = []
+    for modules in ([], ["changes"]):
+        start(script, preload=modules).result.get()
+        found.append(capfd.readouterr().out)
+    assert "is False yes /added" in found[0] and "is True yes /added" in found[1]
+    assert [text.count("imported") for text in found] == [1, 1]
 
 
 def test_command_starts_as_always(folder: Path) -> None:

@@ -42,4 +42,4 @@ def main(wanted: tuple[int, int] | None = None, own: tuple[list[str], frozenset[
     with open(setup, "rb") as f:
         body = f.read()
     os.set_inheritable(link, False)
-    sys.exit(proc_main.run(body, link, False))
+    sys.exit(proc_main.run(body, link, forked=False))

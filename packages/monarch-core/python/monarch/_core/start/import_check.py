@@ -1,14 +1,16 @@
 """The imports of a preloaded interpreter, and the examination for state that a fork would not carry as a fresh interpreter has it.
 
 Each module is examined after its import, so that the error names it: threads, child processes, forks, descriptors (sockets, devices,
-files), shared memory, timers, random states, and exceptions or exits. A trial fork then runs the handlers of `os.register_at_fork` and
-`pthread_atfork`. A forked process gets random states of its own, as a fresh interpreter has, and the text that the modules printed.
+files), shared memory, timers, random states, settings that each process gets anew, and exceptions or exits. A trial fork then runs the
+handlers of `os.register_at_fork` and `pthread_atfork`. A forked process gets random states of its own, as a fresh interpreter has, the
+text that the modules printed, and their changes of the environment and the import path.
 
 The check cannot see a module that keeps the number of its process, the time or a host name.
 """
 
 from __future__ import annotations
 
+import gc
 import os
 import select
 import signal
@@ -63,6 +65,12 @@ class ImportCheck:
         self._path: list[str] = []
         # The variables that modules have read.
         self.read: set[str] = set()
+        self._settings: dict[str, Any] = {}
+        self._environment: dict[str, str] = {}
+        self._generators: set[int] = set()
+        # Changes that modules have made for the whole process: variables of the environment, and folders at the end of the import path.
+        self._changes: dict[str, str | None] = {}
+        self._added: list[str] = []
 
     # ---- the imports
 
@@ -77,6 +85,8 @@ class ImportCheck:
             os.dup2(self._captured[-1], fd)
         os.environ.__class__ = _recording(self.read)
         self._threads, self._files, self._maps = _threads(), _files(), _shared_maps()
+        self._path, self._environment = list(sys.path), dict(os.environ)
+        self._settings, self._generators = _settings(), _generators()
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -91,7 +101,11 @@ class ImportCheck:
         self.handlers = {number: found for number, found in _handlers().items() if found != self._handlers.get(number)}
         self._note_files()
         self.descriptors |= {fd for fd, target in _files().items() if target in _SHARED}
-        self._path = list(sys.path)
+        own, self._path = self._path, list(sys.path)
+        self._added = self._path[len(own) :]
+        sys.path[:] = own
+        before, after = self._environment, dict(os.environ)
+        self._changes = {name: after.get(name) for name in {*before, *after} if before.get(name) != after.get(name)}
         for name in _RANDOM:
             cancel(name)
 
@@ -111,7 +125,16 @@ class ImportCheck:
             os._exit(0)
         spec = getattr(module, "__spec__", None)
         self._origins[name] = None if spec is None else spec.origin
-        for look in (self._left_threads, self._left_children, self._left_files, self._left_maps, self._left_timers, self._left_random):
+        looks = (
+            self._left_threads,
+            self._left_children,
+            self._left_files,
+            self._left_maps,
+            self._left_timers,
+            self._left_random,
+            self._left_settings,
+        )
+        for look in looks:
             if found := look():
                 raise Uncarried(f"{name} {found}, which a fork does not carry")
 
@@ -152,7 +175,11 @@ class ImportCheck:
         return f"has started the process {children[0]}" if children else ""
 
     def _left_files(self) -> str:
-        for fd, target in _files().items():
+        files = _files()
+        for fd, name in enumerate(("stdin", "stdout", "stderr")):
+            if files.get(fd) != self._files.get(fd):
+                return f"closes or redirects {name}"
+        for fd, target in files.items():
             if self._files.get(fd) == target or target in _SHARED:
                 continue
             if target.startswith(_DEVICES):
@@ -172,7 +199,13 @@ class ImportCheck:
         for name, state in self._random.items():
             if _state_of(name) != state:
                 return f"uses or seeds the random state of {name.partition('.')[0]}"
-        return ""
+        return "has a random generator of its own" if _generators() - self._generators else ""
+
+    def _left_settings(self) -> str:
+        for name, value in _settings().items():
+            if value != self._settings[name]:
+                return f"changes the {name}"
+        return "" if sys.path[: len(self._path)] == self._path else "changes the begin of the import path"
 
     def _note_random(self, name: str) -> None:
         def note(_: object) -> None:
@@ -250,6 +283,17 @@ class ImportCheck:
         if torch is not None:
             torch.default_generator.seed()
 
+    def apply_changes(self) -> None:
+        """Repeats what the modules have changed, in a process that has its own environment and import path."""
+        for name, value in self._changes.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
+        if "TZ" in self._changes:
+            time.tzset()
+        sys.path += [folder for folder in self._added if folder not in sys.path]
+
 
 def check_names(folder: str, own_modules: frozenset[str]) -> None:
     """`Uncarried` if a program in the folder would import a file of its own in place of a module that is loaded already.
@@ -321,6 +365,32 @@ def _shared_maps() -> set[str]:
             if mode.startswith("rw") and mode[3] == "s":
                 found.add(path[0].strip() if path else where)
     return found
+
+
+def _settings() -> dict[str, Any]:
+    """The settings that every process is given anew: a change of a module would be lost."""
+    return {
+        "working directory": os.readlink("/proc/self/cwd"),
+        "arguments of the program": list(sys.argv),
+        "blocked signals": signal.pthread_sigmask(signal.SIG_BLOCK, ()),
+        "state of the garbage collector": gc.isenabled(),
+        "standard streams": (sys.stdin, sys.stdout, sys.stderr),
+    }
+
+
+def _generators() -> set[int]:
+    """The generators of random numbers, by address, besides those whose states are compared."""
+    random: Any = sys.modules.get("random")
+    numpy: Any = sys.modules.get("numpy.random")
+    if random is None:
+        return set()
+    kinds: list[type] = [random.Random]
+    shared: list[Any] = [random.random.__self__]
+    if numpy is not None:
+        kinds += [numpy.Generator, numpy.RandomState]
+        shared.append(numpy.random_sample.__self__)
+    found = [one for one in gc.get_objects() if issubclass(type(one), tuple(kinds)) and not issubclass(type(one), random.SystemRandom)]
+    return {id(one) for one in found} - {id(one) for one in shared}
 
 
 def _state_of(name: str) -> Any:

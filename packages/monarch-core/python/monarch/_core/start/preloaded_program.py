@@ -50,6 +50,7 @@ def run(spec: dict[str, Any], own_path: list[str], check: ImportCheck) -> NoRetu
     sys.orig_argv[:] = command
     sys.argv[:] = argv
     sys.path[:] = own_path if sys.flags.safe_path else [os.path.dirname(os.path.realpath(argv[0])), *own_path]
+    check.apply_changes()
     main = type(sys)("__main__")
     sys.modules["__main__"] = main
     sys.modules.pop("monarch._core._bootstrap_main", None)
@@ -57,7 +58,7 @@ def run(spec: dict[str, Any], own_path: list[str], check: ImportCheck) -> NoRetu
     gc.enable()
     with open(argv[0], "rb") as file:
         code = compile(file.read(), argv[0], "exec")
-    main.__dict__.update(__builtins__=__builtins__, __file__=argv[0], __cached__=None)
+    main.__dict__.update(__builtins__=sys.modules["builtins"], __file__=argv[0], __cached__=None)
     try:
         exec(code, main.__dict__)
     except KeyboardInterrupt as error:

@@ -28,6 +28,7 @@ from monarch._core.sync import path as workspace_path
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from typing import Any
 
 _UID = 8
@@ -36,8 +37,8 @@ _MAX_FDS = 16
 _BATCH = 8
 
 
-def main(own_path: list[str], own_modules: frozenset[str]) -> tuple[bytes, int] | None:
-    """Serves until the zygote has ended; in a proc, gives its set-up and its link. A forked program ends in here.
+def main(own_path: list[str], own_modules: frozenset[str]) -> tuple[bytes, int, Callable[[], None] | None] | None:
+    """Serves until the zygote has ended; in a proc, gives the arguments of `proc_main.run`. A forked program ends in here.
 
     `own_path` and `own_modules` are those of the interpreter at its start.
     """
@@ -57,9 +58,15 @@ def main(own_path: list[str], own_modules: frozenset[str]) -> tuple[bytes, int] 
         return None
     preloader.send(preloaders.READY, b"")
     proc = preloader.serve()
-    if proc is not None and preload["programs"] and (program := preloader.fork_guard(proc[1])) is not None:
-        preloaded_program.run(program, own_path, preloader.check)
-    return proc
+    if proc is None:
+        return None
+    if preload["programs"]:
+        # Only the program has the traces of the imports: the proc's own environment is that of a proc without modules.
+        if (program := preloader.fork_guard(proc[1])) is not None:
+            preloaded_program.run(program, own_path, preloader.check)
+        return (*proc, None)
+    preloader.check.begin_process()
+    return (*proc, preloader.check.apply_changes)
 
 
 class Preloader:
@@ -205,7 +212,6 @@ class Preloader:
         for fd in (out, error, gate):
             os.close(fd)
         self.sock.close()
-        self.check.begin_process()
         return setup, link
 
 

@@ -41,6 +41,9 @@ STARTED, FAILED, STALE, READY, REFUSED, IMPORTS = 1, 2, 3, 4, 5, 6
 _IMPORT_TIMEOUT = 120.0
 # Seconds without an answer to a request. A fork takes milliseconds; a machine that swaps takes seconds.
 _ANSWER_TIMEOUT = 10.0
+# The requests that an interpreter has at a time. Their descriptors have to fit below its limit of open files, and their packets into the
+# buffer of its socket: the zygote never waits for a stopped interpreter.
+_IN_FLIGHT = 32
 _PACKET = 1 << 16
 LONGEST_REASON = 4 << 10
 _PR_SET_CHILD_SUBREAPER = 36
@@ -76,8 +79,8 @@ class Preloader:
         self.is_ready = False
         self.until = time.monotonic() + limit
         self.limit = limit
-        # The module whose import has begun.
-        self.importing = ""
+        # The present step before it is ready.
+        self.step = "the start of the interpreter"
         # The reason why it starts no proc; it is reported with one proc.
         self.refusal: str | None = None
         self.is_reported = False
@@ -88,11 +91,17 @@ class Preloader:
 class Preloaders:
     """All preloaded interpreters of a host. `ordinary` has the starts that the zygote makes itself."""
 
-    def __init__(self, execute: Callable[[tuple[Any, ...], int, dict[str, Any]], None], report: Callable[[int, bytes], None]) -> None:
+    def __init__(
+        self,
+        execute: Callable[[tuple[Any, ...], int, dict[str, Any]], None],
+        report: Callable[[int, bytes], None],
+        reset_signals: Callable[[], None],
+    ) -> None:
         import ctypes
 
         self._execute = execute
         self._report = report
+        self._reset_signals = reset_signals
         self.by_key: dict[bytes, Preloader] = {}
         # The running ones, by pid. A replaced interpreter stays here until it is reaped.
         self.by_pid: dict[int, Preloader] = {}
@@ -115,10 +124,9 @@ class Preloaders:
                 return
         if one.refusal is not None:
             self._ordinary(one, request)
-        elif one.is_ready:
-            self._ask(one, request)
         else:
             one.waiting.append(request)
+            self._ask_waiting(one)
 
     def _start(self, command: list[Any], setup: bytes, preload: dict[str, Any], job: int) -> Preloader:
         ours, theirs = _socket.socketpair(_socket.AF_UNIX, _socket.SOCK_SEQPACKET)
@@ -127,9 +135,7 @@ class Preloaders:
         if pid == 0:
             try:
                 ours.close()
-                signal.set_wakeup_fd(-1)
-                signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-                signal.signal(signal.SIGINT, signal.SIG_DFL)
+                self._reset_signals()
                 os.setpgid(0, 0)
                 if set_parent_death_signal(parent):
                     self._execute((*command, setup), theirs.fileno(), {**preload, "job": job})
@@ -161,7 +167,7 @@ class Preloaders:
         now = time.monotonic()
         for one in list(self.by_pid.values()):
             if not one.is_ready and one.refusal is None and one.until <= now:
-                self._refuse(one, f"the import of {one.importing or 'its first module'} has not ended after {one.limit:g} s")
+                self._refuse(one, f"{one.step} has not ended after {one.limit:g} s")
             elif any(r.asked_at + _ANSWER_TIMEOUT <= now for r in one.asked.values()):
                 # The next request gets another one.
                 self._drop(one, f"the interpreter with {', '.join(one.modules)} has not answered for {_ANSWER_TIMEOUT:g} s")
@@ -183,17 +189,15 @@ class Preloaders:
             if kind == READY:
                 one.is_ready = True
                 self._describe(one, "ready")
-                waiting, one.waiting = one.waiting, []
-                for request in waiting:
-                    self._ask(one, request)
             elif kind == REFUSED:
                 self._refuse(one, body.decode(errors="replace"))
             elif kind == IMPORTS:
-                one.importing = body.decode()
+                one.step = f"the import of {body.decode()}" if body else "a trial fork"
             else:
                 request = one.asked.pop(int.from_bytes(body[:8], "little"), None)
                 if request is not None:
                     self._answered(one, kind, request, body[8:], begun)
+            self._ask_waiting(one)
         return begun
 
     def _answered(self, one: Preloader, kind: int, request: Request, body: bytes, begun: list[tuple[int, int]]) -> None:
@@ -208,11 +212,16 @@ class Preloaders:
             self._ordinary(one, request)
         else:
             # The code of its modules has changed: another one serves all its requests.
-            stale, one.asked = [request, *one.asked.values()], {}
+            stale, one.asked, one.waiting = [request, *one.asked.values(), *one.waiting], {}, []
             self._replace(one)
             for each in stale:
-                os.close(each.gate)
+                if each.gate >= 0:
+                    os.close(each.gate)
                 self.request(each.uid, each.plan, each.fds)
+
+    def _ask_waiting(self, one: Preloader) -> None:
+        while one.waiting and one.is_ready and one.refusal is None and len(one.asked) < _IN_FLIGHT:
+            self._ask(one, one.waiting.pop(0))
 
     def _ask(self, one: Preloader, request: Request) -> None:
         memory = read = -1
@@ -223,14 +232,12 @@ class Preloaders:
             # An interpreter that was stopped starts the proc too.
             os.kill(one.pid, signal.SIGCONT)
             fds = _fds([*request.fds, memory, read])
-            one.sock.setblocking(True)
             one.sock.sendmsg([request.uid.to_bytes(8, "little")], [(_socket.SOL_SOCKET, _socket.SCM_RIGHTS, fds)])
             request.asked_at = time.monotonic()
             one.asked[request.uid] = request
         except OSError:
             self._ordinary(one, request)
         finally:
-            one.sock.setblocking(False)
             for fd in (memory, read):
                 if fd >= 0:
                     os.close(fd)
@@ -271,33 +278,40 @@ class Preloaders:
     def _end(self, one: Preloader) -> None:
         if one.sock.fileno() >= 0:
             one.sock.close()
-        if one.pid in self.by_pid:
-            os.kill(one.pid, signal.SIGKILL)
+        self._kill(one)
+
+    def _kill(self, one: Preloader) -> None:
+        """Kills the interpreter with the processes of its group: those that a module has started, and procs that have not begun."""
+        for kill in (os.killpg, os.kill):
+            try:
+                kill(one.pid, signal.SIGKILL)
+            except ProcessLookupError:  # it has no group yet
+                continue
 
     def _end_of(self, one: Preloader) -> str:
         if one.is_ready:
             return "the interpreter has ended"
+        # A module may have closed the socket and go on. The kill does not change the status of a process that ends already.
+        self._kill(one)
         try:
-            # The process is reaped later, by its parent's ordinary way.
             found = os.waitid(os.P_PID, one.pid, os.WEXITED | os.WNOWAIT)
         except ChildProcessError:
             found = None
         how = ""
         if found is not None:
             how = f" with exit code {found.si_status}" if found.si_code == os.CLD_EXITED else f" by signal {found.si_status}"
-        return f"the import of {one.importing or 'its first module'} has ended the interpreter{how}"
+        return f"{one.step} has ended the interpreter{how}"
 
-    def reaped(self, pid: int) -> bool:
-        """Handles the end of a child; false if the child is no preloaded interpreter."""
-        one = self.by_pid.pop(pid, None)
+    def ended(self, pid: int) -> None:
+        """Handles the end of a child that is a preloaded interpreter, before it is reaped: until then its number identifies it."""
+        one = self.by_pid.get(pid)
         if one is None:
-            return False
+            return
         if one.refusal is None:
             self._drop(one, self._end_of(one))
-        if one.sock.fileno() >= 0:
-            one.sock.close()
+        self._end(one)
+        del self.by_pid[pid]
         self._describe(one, "")
-        return True
 
     def killed(self, uid: int) -> bool:
         """Forgets a request whose proc is to be killed before it has begun."""

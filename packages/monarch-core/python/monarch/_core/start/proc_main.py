@@ -8,7 +8,7 @@ import sys
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
     from typing import Any
 
 # Descriptors of the link and of the setup, for a proc that was started by a command.
@@ -93,8 +93,11 @@ def _choose_forkserver(context: Any) -> None:
     context._default_context._default_context = context._concrete_contexts["forkserver"]
 
 
-def run(body: bytes, link: int, forked: bool = True) -> int:
-    """Runs a proc on its main thread, from its start to its end; gives its exit code."""
+def run(body: bytes, link: int, apply_changes: Callable[[], None] | None = None, forked: bool = True) -> int:
+    """Runs a proc on its main thread, from its start to its end; gives its exit code.
+
+    `apply_changes` repeats, in the environment of the proc, what imported modules have changed.
+    """
     from _pickle import loads
 
     common, rank, uid, bind, agent, *refusal = marshal.loads(body)
@@ -106,6 +109,8 @@ def run(body: bytes, link: int, forked: bool = True) -> int:
 
         set_parent_death_signal(os.getppid())
     _take_over(setup, forked, agent)
+    if apply_changes is not None:
+        apply_changes()
     default_to_forkserver()
     if bind:
         _bind(bind)

@@ -172,7 +172,7 @@ class Zygote:
         if self.preloaders is None:
             from monarch._core.start.preloaders import Preloaders
 
-            self.preloaders = Preloaders(run_command, lambda job, body: self.send(_PRELOADED, job, body))
+            self.preloaders = Preloaders(run_command, lambda job, body: self.send(_PRELOADED, job, body), self.reset_signals)
         self.preloaders.request(uid, plan, fds)
 
     def receive_preloaded(self, preloader: Preloader) -> None:
@@ -212,12 +212,16 @@ class Zygote:
             run_command(marshal.loads(body), fds[0])
         return body, fds[0]
 
-    def become_child(self, parent: int, fds: list[int]) -> None:
+    def reset_signals(self) -> None:
+        """In a forked child: gives it the handlers with which an interpreter starts."""
         signal.set_wakeup_fd(-1)
         for number in self.ignored:
             signal.signal(number, signal.SIG_DFL)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         signal.signal(signal.SIGINT, signal.default_int_handler)
+
+    def become_child(self, parent: int, fds: list[int]) -> None:
+        self.reset_signals()
         if not set_parent_death_signal(parent):
             os._exit(1)
         os.setpgid(0, 0)
@@ -249,12 +253,12 @@ class Zygote:
                         self.receive_preloaded(preloader)
                 if ended.si_pid in self.children:
                     self.kill_group(ended.si_pid)
+                elif self.preloaders is not None:
+                    self.preloaders.ended(ended.si_pid)
                 pid, status = os.waitpid(ended.si_pid, 0)
             except ChildProcessError:
                 return
             uid = self.children.pop(pid, None)
-            if uid is None and self.preloaders is not None:
-                self.preloaders.reaped(pid)
             if uid is not None:
                 self.pids.pop(uid, None)
                 self.send(_EXITED, uid, status.to_bytes(4, "little", signed=True))
