@@ -13,7 +13,7 @@ from monarch.rdma.errors import (
     RDMATransferError,
     RDMAUnsupportedError,
 )
-from monarch.rdma.weights.errors import LayoutError
+from monarch.rdma.weights.errors import LayoutError, NotPublishedError
 
 ROWS = (
     ErrorRow("rdma_failed", RDMAError, "anything below; the base of what `monarch.rdma` raises", "{what}"),
@@ -24,5 +24,6 @@ ROWS = (
     ErrorRow("rdma_access", RDMAAccessError, "the handle is read-only, restricted, or of another job", "{what}"),
     ErrorRow("rdma_transfer", RDMATransferError, "no path is left", "{what}"),
     ErrorRow("weights_layout", LayoutError, "the weights of a mesh do not make up those of a target", "{what}"),
+    ErrorRow("weights_not_published", NotPublishedError, "a rank of the mesh publishes no weights of that name", "{what}"),
     ErrorRow("rdma_unsupported", RDMAUnsupportedError, "that memory, or those two processes, cannot do it", "{what}"),
 )

@@ -8,11 +8,18 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from monarch.rdma.weights.box import Box as Box
     from monarch.rdma.weights.errors import LayoutError as LayoutError
+    from monarch.rdma.weights.errors import NotPublishedError as NotPublishedError
+    from monarch.rdma.weights.source import Source as Source
+    from monarch.rdma.weights.target import Target as Target
+    from monarch.rdma.weights.weights import Weights as Weights
 
 # Where each name is implemented: generated from the imports above by `python -m tools.generate_docs --write`.
 _HOMES = {
     "box": ("Box",),
-    "errors": ("LayoutError",),
+    "errors": ("LayoutError", "NotPublishedError"),
+    "source": ("Source",),
+    "target": ("Target",),
+    "weights": ("Weights",),
 }
 # End of the generated table.
 

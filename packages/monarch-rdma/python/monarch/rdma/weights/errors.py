@@ -11,3 +11,10 @@ class LayoutError(RDMAError, ValueError):
     __module__ = "monarch.rdma.weights"
     _default_code = "weights_layout"
     tensor: str = ""
+
+
+class NotPublishedError(RDMAError, LookupError):
+    """A process of the mesh publishes no weights of this name."""
+
+    __module__ = "monarch.rdma.weights"
+    _default_code = "weights_not_published"

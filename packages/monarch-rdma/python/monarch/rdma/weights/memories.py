@@ -1,0 +1,162 @@
+"""The memories that readers of published weights read: copies of the weights, or the weights themselves.
+
+With two copies, a version is copied to the memory of the version before the last one, so a reader has the time of a step before its version
+goes. Without copies the step must wait for readers that have begun; the wait has a bound, after which they must read anew.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Protocol
+
+import numpy as np
+
+from monarch.rdma._buffers.buffer import RDMABuffer, register
+from monarch.rdma._buffers.plan import RDMAPlan
+from monarch.rdma._machine.backend import check_backend
+from monarch.rdma._process.allocation import allocate
+from monarch.rdma._transfer.memory import Memory
+from monarch.rdma._transfer.operation import WRITE
+from monarch.rdma.weights.local_tensor import LocalTensor, local_tensors, table_of
+from monarch.rdma.weights.operations import kept_by, operations
+from monarch.rdma.weights.planner import dense_strides, find_runs, merged, placed
+from monarch.rdma.weights.words import CLOSING, WHOLE, WRITING, Words, state_of, version_of, word
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+    from typing import Any
+
+    from monarch.rdma.weights.table import Table
+
+# Seconds between two looks at the announcements of readers.
+_LOOK = 0.0002
+# Seconds that a copy within this process may take: it waits for nothing but memory.
+_COPY = 600.0
+
+
+class Memories(Protocol):
+    """What readers read: `slots` has the buffers of each memory, by region of the table."""
+
+    table: Table
+    words: Words
+    slots: list[list[RDMABuffer]]
+
+    def begin(self, wait: Callable[[int], None]) -> None:
+        """Before the weights change. `wait` returns when the readers of a version are done, or must read anew."""
+        ...
+
+    def end(self, version: int, wait: Callable[[int], None]) -> None:
+        """The weights are those of the version now."""
+        ...
+
+
+class Copies:
+    """Two memories, of which each has the weights of one version."""
+
+    def __init__(self, state: Mapping[str, Any], count: int) -> None:
+        self._state = state
+        self._tensors = local_tensors(state)
+        live = table_of(self._tensors)
+        itemsize = live.itemsize[live.tensor]
+        nbytes = live.shape.prod(axis=1) * itemsize
+        start = placed(nbytes, itemsize)
+        self.table = live._replace(start=start, strides=dense_strides(live.shape, itemsize))
+        self._size = int(start[-1] + nbytes[-1]) if len(start) else 1
+        self.words = Words(count)
+        memories = [allocate(self._size) for _ in range(count)]
+        # This process writes by handles of its own: what others get is read-only.
+        self._writable = [RDMABuffer(memory) for memory in memories]
+        self.slots = [[RDMABuffer(memory, readonly=True)] for memory in memories]
+        self._plans: list[RDMAPlan | None] = [None] * count
+
+    def begin(self, wait: Callable[[int], None]) -> None:
+        """Readers have copies."""
+
+    def end(self, version: int, wait: Callable[[int], None]) -> None:
+        if any(tensor.moved() for tensor in self._tensors):
+            self._tensors = _unchanged(self._tensors, local_tensors(self._state))
+            self._plans = [None] * len(self._plans)
+        # A memory whose copy has failed has nothing; else the older version goes.
+        slot = min(range(len(self.slots)), key=lambda i: self.words[i] if state_of(self.words[i]) == WHOLE else 0)
+        _close(self.words, slot, wait)
+        self.words[slot] = word(version, WRITING)
+        plan = self._plans[slot]
+        if plan is None:
+            plan = self._plans[slot] = self._plan(self._writable[slot])
+        plan.submit(timeout=_COPY).get()
+        self.words[slot] = word(version, WHOLE)
+
+    def _plan(self, buffer: RDMABuffer) -> RDMAPlan:
+        live = table_of(self._tensors)
+        runs = find_runs(live.shape, live.itemsize[live.tensor], (self.table.start, self.table.strides), (live.start, live.strides))
+        runs = merged(runs, live.tensor)
+        kept = kept_by(self._tensors, live.tensor)
+        return RDMAPlan(list(operations(WRITE, buffer, runs, kept)))
+
+
+class Live:
+    """The weights themselves, in one region for each tensor."""
+
+    def __init__(self, state: Mapping[str, Any]) -> None:
+        self._state = state
+        self._tensors = local_tensors(state)
+        table = table_of(self._tensors)
+        self.words = Words(1)
+        backend = check_backend()
+        regions: list[RDMABuffer] = []
+        number: dict[int, int] = {}
+        first: list[int] = []
+        for i, tensor in enumerate(self._tensors):
+            low, high = _span(tensor)
+            first.append(low)
+            if tensor.parts:
+                number[i] = len(regions)
+                buffer = RDMABuffer.__new__(RDMABuffer)
+                register(buffer, Memory(low, high - low, True, tensor.data, tensor.device), True, None, backend)
+                regions.append(buffer)
+        self.slots = [regions]
+        region = np.array([number[i] for i in table.tensor.tolist()], np.int64)
+        self.table = table._replace(region=region, start=table.start - np.array(first, np.int64)[table.tensor])
+
+    def begin(self, wait: Callable[[int], None]) -> None:
+        _close(self.words, 0, wait)
+        self.words[0] = word(version_of(self.words[0]), WRITING)
+
+    def end(self, version: int, wait: Callable[[int], None]) -> None:
+        if any(tensor.moved() for tensor in self._tensors):
+            raise RuntimeError("the memory of a tensor is another one than at publish: publish again, or with buffers=2")
+        self.words[0] = word(version, WHOLE)
+
+
+def _close(words: Words, slot: int, wait: Callable[[int], None]) -> None:
+    """Lets readers of a whole version finish. After an update that has failed there is none."""
+    if state_of(words[slot]) == WHOLE:
+        version = version_of(words[slot])
+        words[slot] = word(version, CLOSING)
+        wait(version)
+
+
+def _span(tensor: LocalTensor) -> tuple[int, int]:
+    """First and last address of the memory of a tensor; the last is excluded."""
+    steps = [(size - 1) * stride for size, stride in zip(tensor.shape, tensor.strides, strict=True)]
+    return tensor.address + sum(s for s in steps if s < 0), tensor.address + sum(s for s in steps if s > 0) + tensor.itemsize
+
+
+def _unchanged(before: Sequence[LocalTensor], now: list[LocalTensor]) -> list[LocalTensor]:
+    """The tensors, of which none has another layout than before; `ValueError` names one that has."""
+    for old, new in zip(before, now, strict=False):
+        if (old.name, old.dtype, old.whole, old.parts) != (new.name, new.dtype, new.whole, new.parts):
+            raise ValueError(f"tensor '{old.name}' has another layout than at publish: publish again")
+    if len(before) != len(now):
+        raise ValueError(f"the state dict had {len(before):,} tensors at publish, and has {len(now):,}: publish again")
+    return now
+
+
+def wait_until(done: Callable[[], bool], seconds: float) -> bool:
+    """Looks again and again; false if the time is up."""
+    until = time.monotonic() + seconds
+    while not done():
+        if time.monotonic() >= until:
+            return False
+        time.sleep(_LOOK)
+    return True

@@ -1,0 +1,220 @@
+"""The reads of a target: one batch for each source, between two looks at the versions.
+
+The bytes go to a staging memory first, and from there to the target's tensors when all of them are known to be of one version, so a source
+that ends or a version that goes in the middle leaves the tensors as they are. Without staging memory they go to the tensors directly.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from contextlib import suppress
+from threading import Lock
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from monarch.rdma._buffers.buffer import RDMABuffer
+from monarch.rdma._buffers.plan import RDMAPlan, opened
+from monarch.rdma._process.allocation import allocate
+from monarch.rdma._transfer.operation import READ, Operation
+from monarch.rdma.errors import RDMAError, RDMATimeoutError
+from monarch.rdma.weights.casting import Casts
+from monarch.rdma.weights.operations import Kept, kept_by, operations
+from monarch.rdma.weights.planner import Runs, by_group, find_runs, merged
+from monarch.rdma.weights.words import WHOLE, is_there, state_of, version_of, word
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from monarch.actor import Future
+    from monarch.rdma.weights.local_tensor import LocalTensor
+    from monarch.rdma.weights.planner import Pieces
+    from monarch.rdma.weights.published import Offer
+    from monarch.rdma.weights.table import Numbers
+
+# Seconds between two looks at versions: at first, and at most.
+_FIRST, _MOST = 0.0005, 0.02
+# Seconds for a copy from the staging memory.
+_COPY = 600.0
+# Seconds for the end of an announcement. The source waits about as long for readers.
+_UNDO = 1.0
+
+
+class Feed:
+    """The source of one rank: its words, and the plan for each of its memories."""
+
+    def __init__(self, label: str, offer: Offer) -> None:
+        self.label = label
+        self._slots = offer.slots
+        self._announcement = offer.announcement
+        self._announced = bytearray(8)
+        self._seen = bytearray(8 * len(offer.slots))
+        self.values: Numbers = np.frombuffer(self._seen, np.int64)
+        self._words = offer.words
+        self._runs: list[tuple[int, Runs]] = []
+        self._kept: Sequence[Kept] | None = None
+        self._keep: object = None
+        self._plans: dict[int, RDMAPlan] = {}
+
+    def read(self, runs: Runs, region: Numbers, kept: Sequence[Kept] | None, keep: object) -> None:
+        """What is read of it: runs of these regions."""
+        self._runs, self._kept, self._keep = by_group(runs, region), kept, keep
+
+    def look(self, timeout: float) -> Future[None]:
+        """Reads the words into `values`."""
+        return self._words.read_into(memoryview(self._seen), timeout=timeout)
+
+    def announce(self, value: int, timeout: float) -> Future[None] | None:
+        """Writes the version that is being read to the source; None if it does not wait for readers."""
+        if self._announcement is None:
+            return None
+        self._announced[:] = value.to_bytes(8, sys.byteorder)
+        return self._announcement.write_from(memoryview(self._announced), timeout=timeout)
+
+    def fetch(self, version: int, timeout: float) -> Future[None]:
+        """Reads the weights of the version."""
+        slot = int(np.flatnonzero(self.values == word(version, WHOLE))[0])
+        plan = self._plans.get(slot)
+        if plan is None:
+            found: list[Operation] = []
+            for region, runs in self._runs:
+                found += operations(READ, self._slots[slot][region], runs, self._kept, self._keep)
+            plan = self._plans[slot] = opened(RDMAPlan(found))
+        return plan.submit(timeout=timeout)
+
+    def versions(self) -> set[int]:
+        """The versions that are whole."""
+        return {version_of(value) for value in self.values.tolist() if state_of(value) == WHOLE}
+
+    def has(self, version: int) -> bool:
+        """Whether the version is still there."""
+        return any(is_there(value, version) for value in self.values.tolist())
+
+
+class Puller:
+    """Reads versions into the tensors of a target; one thread at a time."""
+
+    def __init__(self, name: str, tensors: Sequence[LocalTensor], pieces: Pieces, feeds: dict[int, Feed], staged: bool) -> None:
+        self.name = name
+        self.version: int | None = None
+        self.nbytes = pieces.nbytes
+        self.retries = 0
+        self._lock = Lock()
+        self._feeds = [feed for i, feed in sorted(feeds.items()) if (pieces.source == i).any()]
+        self._staging: RDMABuffer | None = None
+        self._casts: Casts | None = None
+        self._commit: RDMAPlan | None = None
+        kept = kept_by(tensors, pieces.tensor)
+        far, near = (pieces.start, pieces.strides), (pieces.local, pieces.local_strides)
+        if not staged:
+            self._assign(feeds, pieces, find_runs(pieces.extent, pieces.itemsize, far, near), kept, None)
+            return
+        memory = allocate(max(pieces.staging, 1))
+        base = int(np.frombuffer(memory, np.uint8).__array_interface__["data"][0])
+        staging = (pieces.dense + base, pieces.dense_strides)
+        self._assign(feeds, pieces, find_runs(pieces.extent, pieces.itemsize, far, staging), None, memory)
+        self._staging = RDMABuffer(memory)
+        same = np.array([tensors[int(i)].dtype == dtype for i, dtype in zip(pieces.tensor, pieces.dtype, strict=True)], bool)
+        runs = find_runs(pieces.extent, pieces.itemsize, (pieces.dense, pieces.dense_strides), near)
+        runs = Runs(*(column[same[runs.piece]] for column in runs))
+        self._commit = RDMAPlan(list(operations(READ, self._staging, merged(runs, pieces.tensor), kept)))
+        if not same.all():
+            self._casts = Casts(tensors, pieces, np.flatnonzero(~same), memory)
+
+    def _assign(self, feeds: dict[int, Feed], pieces: Pieces, runs: Runs, kept: Sequence[Kept] | None, keep: object) -> None:
+        # Runs of one source and region that follow each other are one read.
+        group = pieces.source * (int(pieces.region.max(initial=0)) + 1) + pieces.region
+        if kept is not None:
+            # Memories of two tensors that happen to touch are kept by two objects.
+            group = group * (int(pieces.tensor.max(initial=0)) + 1) + pieces.tensor
+        for i, found in by_group(merged(runs, group), pieces.source):
+            feeds[i].read(found, pieces.region, kept, keep)
+
+    def pull(self, timeout: float) -> int:
+        """Reads the newest whole version, and returns its number."""
+        until = time.monotonic() + timeout
+        if not self._lock.acquire(timeout=timeout):
+            raise self._late(timeout, "another pull of this target is in progress")
+        try:
+            pause, why = _FIRST, ""
+            while True:
+                try:
+                    version = self._newest(until)
+                except RDMATimeoutError:
+                    if why:  # the time was up before this look
+                        raise self._late(timeout, why) from None
+                    raise
+                if version is not None and version == self.version:
+                    return version
+                if version is not None and self._read(version, until):
+                    self.version = version
+                    return version
+                why = "no version is whole on all ranks" if version is None else "each version was replaced before it was read"
+                if time.monotonic() + pause >= until:
+                    raise self._late(timeout, why)
+                time.sleep(pause)
+                pause = min(2 * pause, _MOST)
+        finally:
+            self._lock.release()
+
+    def _late(self, timeout: float, why: str) -> RDMATimeoutError:
+        ranks = ", ".join(f"{feed.label}: {sorted(feed.versions())}" for feed in self._feeds[:8])
+        return RDMATimeoutError(f"pull of weights '{self.name}': time-out of {timeout:g} s: {why}", cause=f"whole versions: {ranks}")
+
+    def _newest(self, until: float) -> int | None:
+        """The newest version that all sources have."""
+        self._all([feed.look(_left(until)) for feed in self._feeds])
+        common = set[int].intersection(*(feed.versions() for feed in self._feeds)) if self._feeds else {0}
+        return max(common, default=None)
+
+    def _read(self, version: int, until: float) -> bool:
+        """Whether the tensors have the version now. False: it has gone meanwhile."""
+        announced = [feed.announce(word(version, 0), _left(until)) for feed in self._feeds]
+        try:
+            if any(announced):
+                self._all(announced)
+                if self._newest(until) != version:
+                    return False
+            if self._staging is None:
+                self.version = None
+            self._all([feed.fetch(version, _left(until)) for feed in self._feeds])
+            self._all([feed.look(_left(until)) for feed in self._feeds])
+            if not all(feed.has(version) for feed in self._feeds):
+                self.retries += 1
+                return False
+        finally:
+            if any(announced):
+                # A source that has ended reads no announcement.
+                with suppress(RDMAError):
+                    self._all([feed.announce(0, _UNDO) for feed in self._feeds])
+        if self._commit is not None:
+            self._commit.submit(timeout=_COPY).get()
+        if self._casts is not None:
+            self._casts.run()
+        return True
+
+    def _all(self, futures: Sequence[Future[None] | None]) -> None:
+        """Waits for all, since they use the memory of this target; raises the first error, which names the rank."""
+        failed: RDMAError | None = None
+        for feed, future in zip(self._feeds, futures, strict=True):
+            try:
+                if future is not None:
+                    future.get()
+            except RDMAError as e:
+                failed = failed or _of_rank(e, self.name, feed.label)
+        if failed is not None:
+            raise failed
+
+
+def _left(until: float) -> float:
+    return max(until - time.monotonic(), 0.0)
+
+
+def _of_rank(error: RDMAError, name: str, label: str) -> RDMAError:
+    """The same error, with the rank in its first line."""
+    first, *others = str(error).splitlines()
+    cause = "\n".join(line.removeprefix("  ") for line in others if not line.startswith("hint: "))
+    made = type(error)(f"pull of weights '{name}' from {label}: {first}", cause=cause, hint=error.hint, code=error.code)
+    vars(made).update({key: value for key, value in vars(error).items() if key not in vars(made)})
+    return made

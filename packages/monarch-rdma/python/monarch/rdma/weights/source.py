@@ -1,0 +1,86 @@
+"""Weights that a process publishes."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from operator import index
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Generator
+    from types import TracebackType
+
+    from monarch.rdma.weights.published import Published
+
+
+class Source:
+    """The weights that this rank publishes; made by `Weights.publish`. They end with `close`, with a `with` block, or with the process."""
+
+    __slots__ = ("__core__",)
+
+    def __init__(self, core: Published) -> None:
+        self.__core__ = core
+
+    @property
+    def name(self) -> str:
+        return self.__core__.name
+
+    @property
+    def version(self) -> int:
+        """The newest version of this rank: 0 after `publish`."""
+        return self.__core__.version
+
+    @contextmanager
+    def update(self, version: int | None = None) -> Generator[None]:
+        """The block changes the weights; at its end they are the next version of this rank.
+
+        All ranks of the mesh update in the same order; a version is whole when all of them have it. If the block raises, there is no new
+        version.
+
+        Args:
+            version: a step number that is larger than the last one; by default the next number.
+
+        Raises:
+            ValueError: `version` is not larger, or a tensor has another layout than at `publish`.
+            RuntimeError: the source is closed, or another update is in progress.
+
+        ```python
+        import numpy as np
+        from monarch.rdma.weights import Weights
+
+        weights = {"layer": np.zeros(4)}
+        with Weights.publish("example", weights) as source:
+            with source.update():
+                weights["layer"] += 1
+            assert source.version == 1
+        ```
+        """
+        core = self.__core__
+        new = core.version + 1 if version is None else index(version)
+        if new <= core.version:
+            raise ValueError(f"update of weights '{core.name}': version {new} is not larger than {core.version}")
+        if not core.updating.acquire(blocking=False):
+            raise RuntimeError(f"an update of weights '{core.name}' is in progress")
+        try:
+            if core.is_closed:
+                raise RuntimeError(f"the source of weights '{core.name}' is closed")
+            core.begin()
+            yield
+            core.end(new)
+        finally:
+            core.updating.release()
+
+    def close(self) -> None:
+        """Ends the source: targets can no longer pull from it. A second close does nothing."""
+        if not self.__core__.is_closed:
+            for future in self.__core__.close():
+                future.get()
+
+    def __enter__(self) -> Source:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"<Source of weights '{self.name}', version {self.version}>"

@@ -1,0 +1,161 @@
+"""Tensors of a process that take the weights of others."""
+
+from __future__ import annotations
+
+from operator import index
+from threading import Lock, Thread
+from typing import TYPE_CHECKING
+
+from monarch import extension
+from monarch.rdma._buffers.arguments import check_timeout
+from monarch.rdma.weights.attaching import source_error
+from monarch.rdma.weights.published import ask, version_in
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from monarch.actor import Future
+    from monarch.rdma.weights.puller import Puller
+
+
+class Target:
+    """The tensors into which weights are pulled; made by `Weights.attach`. Calls from several threads run one after the other."""
+
+    __slots__ = ("__core__", "_label", "_procs")
+
+    def __init__(self, core: Puller, procs: Sequence[extension.ProcId], label: str) -> None:
+        self.__core__ = core
+        self._procs = tuple(procs)
+        self._label = label
+
+    @property
+    def name(self) -> str:
+        return self.__core__.name
+
+    @property
+    def version(self) -> int | None:
+        """The version that the tensors have; None before the first pull, and after a failed one that has no second buffer."""
+        return self.__core__.version
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes that a pull moves."""
+        return self.__core__.nbytes
+
+    def pull(self, *, timeout: float = 60) -> Future[int]:
+        """Copies the newest whole version into the tensors, unless they have it.
+
+        The tensors change when all bytes have arrived; until then, and after an error, they keep the version that they have. With
+        `buffers=1` they change while bytes arrive.
+
+        Args:
+            timeout: seconds for all of it.
+
+        Returns:
+            A Future of the version. The copy starts at the call, and goes on if no thread waits for it.
+
+        Raises:
+            RDMAPeerLostError: from the Future: a source has died; the text has its rank.
+            RDMAReleasedError: from the Future: a source was closed.
+            RDMATimeoutError: from the Future: the time is up.
+            RDMAError: from the Future: as for `RDMABuffer.read_into`.
+
+        ```python
+        import numpy as np
+        from monarch.actor import Actor, endpoint, this_host
+        from monarch.rdma.weights import Weights
+
+        class Trainer(Actor):
+            @endpoint
+            def publish(self) -> None:
+                self.source = Weights.publish("policy", {"layer": np.arange(4.0)})
+
+        with this_host().spawn_procs({"procs": 1}) as procs:
+            trainers = procs.spawn("trainers", Trainer)
+            trainers.publish.call().get()
+            mine = {"layer": np.zeros(4)}
+            target = Weights.attach("policy", of=trainers, into=mine)
+            assert target.pull().get() == target.version == 0
+            assert mine["layer"].tolist() == [0, 1, 2, 3]
+        ```
+        """
+        seconds = check_timeout(timeout)
+        core = self.__core__
+        promise = extension.promise(f"pull of weights '{core.name}'")
+
+        def run() -> None:
+            try:
+                promise.set_result(core.pull(seconds))
+            except BaseException as e:  # the reader of the future raises it
+                promise.set_exception(e)
+
+        Thread(target=run, name=f"pull {core.name}", daemon=True).start()
+        return promise.future
+
+    def wait(self, version: int) -> Future[int]:
+        """The future is done when all ranks of the source have this version or a later one; its value is the newest that all have.
+
+        Nothing is copied. `get(timeout=...)` bounds the wait.
+
+        Args:
+            version: a number of `update`.
+
+        Returns:
+            A Future of the newest version.
+
+        Raises:
+            RDMAPeerLostError: from the Future: a source has died.
+            NotPublishedError: from the Future: a source was closed.
+
+        ```python
+        import numpy as np
+        from monarch.actor import Actor, endpoint, this_host
+        from monarch.rdma.weights import Weights
+
+        class Trainer(Actor):
+            @endpoint
+            def publish(self) -> None:
+                self.weights = {"layer": np.zeros(4)}
+                self.source = Weights.publish("policy", self.weights)
+            @endpoint
+            def train(self) -> None:
+                with self.source.update():
+                    self.weights["layer"] += 1
+
+        with this_host().spawn_procs({"procs": 1}) as procs:
+            trainers = procs.spawn("trainers", Trainer)
+            trainers.publish.call().get()
+            target = Weights.attach("policy", of=trainers, into={"layer": np.zeros(4)})
+            later = target.wait(1)
+            trainers.train.call().get()
+            assert later.get() == 1
+        ```
+        """
+        version = index(version)
+        name = self.__core__.name
+        promise = extension.promise(f"version {version} of weights '{name}'")
+        lock, found, left = Lock(), list[int](), len(self._procs)
+
+        def arrived(rank: int, future: Future[bytes]) -> None:
+            nonlocal left
+            try:
+                body = future.get()
+            except extension.RequestError as e:
+                with lock:
+                    left, was = -1, left
+                if was > 0:
+                    promise.set_exception(source_error(e, f"wait for weights '{name}'", f"rank {rank} of {self._label}", name))
+                return
+            with lock:
+                found.append(version_in(body))
+                left -= 1
+                if left:
+                    return
+            promise.set_result(min(found))
+
+        for rank, proc in enumerate(self._procs):
+            extension.when_done(ask(proc, "wait", name, version), lambda future, rank=rank: arrived(rank, future))
+        return promise.future
+
+    def __repr__(self) -> str:
+        return f"<Target of weights '{self.name}', version {self.version}>"

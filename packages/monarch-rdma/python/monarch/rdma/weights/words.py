@@ -1,0 +1,51 @@
+"""Words with the version that each memory has: they are read like the weights, so a busy owner delays no reader.
+
+A reader reads the words, the weights, and the words again; weights of a word that has changed in between are read anew. A word has the
+version and one of three states. A version that is *closing* is still there for readers that have announced themselves, and no other reader
+may begin.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from monarch.rdma._process.allocation import allocate
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+WHOLE, CLOSING, WRITING = 1, 2, 3
+_STATES = 4
+
+
+def word(version: int, state: int) -> int:
+    return (version + 1) * _STATES + state
+
+
+def version_of(value: int) -> int:
+    return value // _STATES - 1
+
+
+def state_of(value: int) -> int:
+    return value % _STATES
+
+
+def is_there(value: int, version: int) -> bool:
+    """Whether a reader that has begun to read this version has read it whole."""
+    return value in (word(version, WHOLE), word(version, CLOSING))
+
+
+class Words:
+    """Words of 8 bytes in shared memory. A store is one instruction; the copies between two stores run on threads that start later."""
+
+    def __init__(self, count: int) -> None:
+        self.memory = allocate(8 * count)
+        self.values: NDArray[np.int64] = np.frombuffer(self.memory, np.int64)
+
+    def __getitem__(self, index: int) -> int:
+        return int(self.values[index])
+
+    def __setitem__(self, index: int, value: int) -> None:
+        self.values[index] = value

@@ -1,0 +1,273 @@
+"""Weights of trainers in generators of another layout, on one host and between two; and what happens to them in failures."""
+
+from __future__ import annotations
+
+import os
+import signal
+from contextlib import nullcontext
+
+import numpy as np
+import pytest
+from other_hosts import other_hosts
+from weights_actors import COLUMNS, Generator, Trainer, whole
+
+from monarch.actor import Channel, this_host
+from monarch.rdma.weights import Box, Weights
+
+
+def meshes(trainers=2, generators=2, hosts=None):
+    return (
+        (hosts or this_host()).spawn_procs({"gpus": trainers}, name="trainers").spawn("trainers", Trainer),
+        this_host().spawn_procs({"gpus": generators}, name="generators").spawn("generators", Generator),
+    )
+
+
+def values(call):
+    return call.get().values()
+
+
+@pytest.mark.parametrize(("published", "taken"), [(2, 2), (2, 1), (1, 2), (1, 1)])
+def test_pull_gives_the_newest_version(published, taken):
+    trainers, generators = meshes(3, 2)
+    assert values(trainers.publish.call(buffers=published)) == [0, 0, 0]
+    needed = whole(0)["matrix"].nbytes // 2 + 8 * COLUMNS
+    assert values(generators.attach.call(trainers, buffers=taken)) == [needed] * 2
+    assert values(generators.version.call()) == [(None, -7)] * 2
+    for step in range(4):
+        assert values(generators.pull.call()) == [step] * 2
+        assert values(generators.version.call()) == [(step, step)] * 2
+        assert values(generators.pull.call()) == [step] * 2
+        assert values(trainers.train.call()) == [step + 1] * 3
+
+
+@pytest.mark.parametrize("published", [2, 1])
+def test_trainers_on_another_host(published):
+    with other_hosts() as hosts:
+        trainers, generators = meshes(2, 2, hosts)
+        trainers.publish.call(buffers=published).get()
+        generators.attach.call(trainers).get()
+        for step in range(3):
+            assert values(generators.pull.call()) == [step] * 2
+            assert values(generators.version.call()) == [(step, step)] * 2
+            trainers.train.call().get()
+        assert values(generators.wait.call(3)) == [3, 3]
+
+
+def test_target_in_the_process_of_a_source():
+    procs = this_host().spawn_procs({"gpus": 2}, name="both")
+    trainers, generators = procs.spawn("trainers", Trainer), procs.spawn("generators", Generator)
+    trainers.publish.call().get()
+    generators.attach.call(trainers).get()
+    trainers.train.call().get()
+    assert values(generators.pull.call()) == [1, 1] and values(generators.version.call()) == [(1, 1)] * 2
+
+
+def test_version_is_whole_when_all_ranks_have_it():
+    trainers, generators = meshes()
+    trainers.publish.call().get()
+    generators.attach.call(trainers).get()
+    generators.start_waiting.call(1).get()
+    trainers.slice(gpus=0).train.call().get()
+    assert values(generators.pull.call()) == [0, 0] and values(generators.version.call()) == [(0, 0)] * 2
+    trainers.slice(gpus=1).train.call().get()
+    assert values(generators.waited.call()) == [1, 1]
+    assert values(generators.pull.call()) == [1, 1] and values(generators.version.call()) == [(1, 1)] * 2
+
+
+def test_steps_may_have_numbers_of_their_own():
+    trainers, generators = meshes()
+    trainers.publish.call().get()
+    generators.attach.call(trainers).get()
+    trainers.train.call(100).get()
+    assert values(generators.wait.call(50)) == [100, 100] == values(generators.pull.call())
+    with pytest.raises(Exception, match="version 100 is not larger than 100"):
+        trainers.train.call(100).get()
+
+
+@pytest.mark.parametrize("published", [2, 1])
+def test_update_that_raises_is_no_version(published):
+    trainers, generators = meshes()
+    trainers.publish.call(buffers=published).get()
+    generators.attach.call(trainers).get()
+    assert values(trainers.fail.call()) == [0, 0]
+    if published == 2:
+        assert values(generators.pull.call()) == [0, 0] and values(generators.version.call()) == [(0, 0)] * 2
+    else:
+        # The weights themselves have been changed in part: nothing can be pulled before the next update.
+        kind, text, _ = values(generators.pull.call(timeout=0.2))[0]
+        assert kind == "RDMATimeoutError" and "no version is whole on all ranks" in text
+    assert values(trainers.train.call()) == [1, 1]
+    assert values(generators.pull.call()) == [1, 1] and values(generators.version.call()) == [(1, 1)] * 2
+
+
+def test_updates_do_not_nest():
+    trainers, _ = meshes(1, 1)
+    trainers.publish.call().get()
+    assert trainers.nested.call_one().get() == "an update of weights 'policy' is in progress"
+
+
+# A copy takes longer than the step in between, so versions do go while they are read.
+@pytest.mark.parametrize(("published", "taken", "times"), [(2, 2, 150), (2, 1, 150), (1, 2, 40)])
+def test_no_pull_gives_a_mixture(published, taken, times):
+    trainers, generators = meshes(1, 2)
+    count = 1 << 18
+    trainers.publish_flat.call(count, buffers=published).get()
+    generators.attach_flat.call(trainers, count, buffers=taken).get()
+    sending, receiving = Channel.open()
+    trainers.train_until_stopped.call(sending).get()
+    found = values(generators.pull_flat.call(times))
+    trainers.stop_training.call().get()
+    last = receiving.recv().get()
+    for seen, good, _ in found:
+        assert good and seen == sorted(seen) and seen[-1] <= last
+
+
+@pytest.mark.parametrize("far", [False, True])
+def test_killed_source_is_named_and_the_version_stays(far):
+    with other_hosts() if far else nullcontext(this_host()) as hosts:
+        trainers, generators = meshes(2, 1, hosts)
+        trainers.publish.call().get()
+        generators.attach.call(trainers).get()
+        assert values(generators.pull.call()) == [0]
+        waiting = generators.wait.call(9)
+        trainers.train.call().get()
+        os.kill(trainers.slice(gpus=1).pid.call_one().get(), signal.SIGKILL)
+        for found in (values(waiting)[0], values(generators.pull.call())[0]):
+            assert found[0] == "RDMAPeerLostError" and "rank 1 of 'trainers'" in found[1].splitlines()[0]
+        assert values(generators.version.call()) == [(0, 0)]
+        kind, text, _ = generators.attach_outcome.call_one(trainers).get()
+        assert kind == "RDMAPeerLostError" and text.splitlines()[0] == "attach to weights 'policy': rank 1 of 'trainers' has ended"
+
+
+@pytest.mark.parametrize("published", [2, 1])
+def test_source_killed_in_the_middle(published):
+    trainers, generators = meshes(1, 2)
+    count = 1 << 20
+    trainers.publish_flat.call(count, buffers=published).get()
+    generators.attach_flat.call(trainers, count).get()
+    sending, receiving = Channel.open()
+    trainers.train_until_stopped.call(sending).get()
+    ready, told = Channel.open()
+    pulling = generators.pull_until_it_fails.call(ready)
+    told.recv().get()
+    told.recv().get()
+    os.kill(trainers.pid.call_one().get(), signal.SIGKILL)
+    for kind, text, _, good in values(pulling):
+        assert kind == "RDMAPeerLostError" and "rank 0 of 'trainers'" in text and good
+    del receiving
+
+
+def test_dead_reader_delays_no_update():
+    trainers, generators = meshes(1, 2)
+    trainers.publish_flat.call(8, buffers=1, wait=3600).get()
+    generators.attach_flat.call(trainers, 8).get()
+    generators.slice(gpus=0).announce.call().get()
+    os.kill(generators.slice(gpus=0).pid.call_one().get(), signal.SIGKILL)
+    assert trainers.train_flat.call_one(3).get(timeout=25) == 3
+    assert generators.slice(gpus=1).pull_flat.call_one(1).get() == ([3], True, 0)
+
+
+def test_silent_reader_delays_one_update():
+    trainers, generators = meshes(1, 1)
+    trainers.publish_flat.call(8, buffers=1, wait=0.2).get()
+    generators.attach_flat.call(trainers, 8).get()
+    generators.announce.call().get()
+    assert trainers.train_flat.call_one(3).get() == 3
+    assert values(generators.pull_flat.call(1)) == [([3], True, 0)]
+
+
+def test_reader_that_waits_for_an_update_times_out():
+    trainers, generators = meshes(1, 1)
+    trainers.publish_flat.call(8).get()
+    generators.attach_flat.call(trainers, 8).get()
+    trainers.leave_unfinished.call().get()
+    kind, text, _ = generators.pull.call_one(timeout=0.2).get()
+    assert kind == "RDMATimeoutError" and text.splitlines()[0] == (
+        "pull of weights 'flat': time-out of 0.2 s: no version is whole on all ranks"
+    )
+
+
+def test_pulls_of_one_target_take_turns():
+    trainers, generators = meshes()
+    trainers.publish.call().get()
+    generators.attach.call(trainers).get()
+    assert values(generators.two_at_once.call(5)) == [[0] * 5] * 2
+    trainers.train.call().get()
+    assert values(generators.cancelled.call()) == [1, 1] and values(generators.version.call()) == [(1, 1)] * 2
+
+
+def test_dtypes_are_converted_where_that_is_asked_for():
+    trainers, generators = meshes()
+    trainers.publish.call().get()
+    kind, text, _ = generators.attach_outcome.call(trainers, into={"bias": np.zeros(COLUMNS, np.float32)}).get().values()[0]
+    assert kind == "LayoutError" and "tensor 'bias': it is float64 in rank 0 of 'trainers', and float32 in the target" in text
+    generators.attach.call(trainers, dtype="float64", cast=True).get()
+    trainers.train.call().get()
+    assert values(generators.pull.call()) == [1, 1] and values(generators.version.call()) == [(1, 1)] * 2
+
+
+def test_weights_that_are_not_published():
+    trainers, generators = meshes(2, 1)
+    kind, text, _ = generators.attach_outcome.call_one(trainers).get()
+    assert (kind, text.splitlines()[0]) == (
+        "NotPublishedError",
+        "attach to weights 'policy': rank 0 of 'trainers' publishes no weights 'policy'",
+    )
+    trainers.publish.call("value").get()
+    trainers.slice(gpus=0).publish.call("policy").get()
+    kind, text, _ = generators.attach_outcome.call_one(trainers).get()
+    assert kind == "NotPublishedError" and "rank 1 of 'trainers' publishes no weights 'policy'; it publishes 'value'" in text
+
+
+def test_source_that_is_closed():
+    trainers, generators = meshes(1, 1)
+    trainers.publish.call().get()
+    generators.attach.call(trainers).get()
+    assert values(generators.pull.call()) == [0]
+    waiting = generators.wait.call(1)
+    trainers.close.call().get()
+    assert values(waiting)[0][0] == "NotPublishedError"
+    kind, text, _ = values(generators.pull.call())[0]
+    assert kind == "RDMAReleasedError" and "rank 0 of 'trainers'" in text
+    assert values(generators.version.call()) == [(0, 0)]
+    with pytest.raises(Exception, match="the source of weights 'policy' is closed"):
+        trainers.train.call().get()
+    trainers.publish.call().get()
+    generators.attach.call(trainers).get()
+    assert values(generators.pull.call()) == [0]
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "text"),
+    [
+        ({"of": None}, TypeError, "expected a mesh of procs or actors"),
+        ({"name": ""}, TypeError, "the name of weights is a text"),
+        ({"buffers": 3}, ValueError, "buffers must be 1 or 2"),
+        ({"buffers": 1, "cast": True}, ValueError, "needs buffers=2"),
+        ({"timeout": -1}, ValueError, "timeout must not be negative"),
+        ({"into": {}}, ValueError, "there is no tensor to take weights"),
+        ({"into": {"bias": np.broadcast_to(np.zeros(1), (COLUMNS,))}}, ValueError, "tensor 'bias' is read-only"),
+    ],
+)
+def test_arguments_that_attach_refuses(options, error, text):
+    trainers, _ = meshes(1, 1)
+    given = {"name": "policy", "of": trainers, "into": {"bias": np.zeros(COLUMNS)}, **options}
+    with pytest.raises(error, match=text):
+        Weights.attach(given.pop("name"), **given)
+
+
+def test_arguments_that_publish_refuses():
+    for options, error, text in (
+        ({"buffers": 0}, ValueError, "buffers must be 1 or 2"),
+        ({"wait": -1}, ValueError, "must not be negative"),
+        ({"state_dict": {"a": 3}}, TypeError, "tensor 'a'"),
+        ({"name": 5}, TypeError, "the name of weights is a text"),
+    ):
+        given = {"name": "refused", "state_dict": {"a": np.zeros(2)}, **options}
+        with pytest.raises(error, match=text):
+            Weights.publish(given.pop("name"), given.pop("state_dict"), **given)
+    with Weights.publish("once", {"a": (np.zeros(2), Box((0,), (2,), (4,)))}) as source:
+        with pytest.raises(ValueError, match="publishes weights 'once' already"):
+            Weights.publish("once", {})
+        assert repr(source) == "<Source of weights 'once', version 0>"
+    Weights.publish("once", {}).close()

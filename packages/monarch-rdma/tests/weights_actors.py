@@ -1,0 +1,226 @@
+"""Trainers that publish weights, and generators that pull them. Free of imports of the test framework."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+
+import numpy as np
+
+from monarch.actor import Actor, current_rank, endpoint
+from monarch.rdma import RDMAError
+from monarch.rdma.weights import Box, Weights
+from monarch.rdma.weights.words import WRITING, word
+
+ROWS, COLUMNS = 24, 8
+
+
+def whole(version):
+    """The global tensors of a version: each number is different, and of the version."""
+    return {
+        "matrix": np.arange(ROWS * COLUMNS, dtype=np.float32).reshape(ROWS, COLUMNS) + 1000 * version,
+        "bias": np.arange(COLUMNS, dtype=np.float64) - version,
+    }
+
+
+def part(state, dim, count, rank):
+    """The part of a rank: the matrix is cut along `dim`, the bias is on all ranks."""
+    index = np.array_split(np.arange(state["matrix"].shape[dim]), count)[rank]
+    offset, shape = [0, 0], list(state["matrix"].shape)
+    offset[dim], shape[dim] = int(index[0]), len(index)
+    return {"matrix": (state["matrix"].take(index, dim), Box(offset, shape, state["matrix"].shape)), "bias": state["bias"].copy()}
+
+
+class Trainer(Actor):
+    """Has some rows."""
+
+    def __init__(self):
+        self.rank, self.count = current_rank()["gpus"], current_rank().size("gpus")
+
+    @endpoint
+    def publish(self, name="policy", **options):
+        self.state = part(whole(0), 0, self.count, self.rank)
+        self.source = Weights.publish(name, self.state, **options)
+        return self.source.version
+
+    @endpoint
+    def train(self, version=None):
+        with self.source.update(version):
+            self._fill(self.source.version + 1 if version is None else version)
+        return self.source.version
+
+    def _fill(self, version):
+        new = part(whole(version), 0, self.count, self.rank)
+        self.state["matrix"][0][:] = new["matrix"][0]
+        self.state["bias"][:] = new["bias"]
+
+    @endpoint
+    def fail(self):
+        try:
+            with self.source.update():
+                self._fill(-1)
+                raise ArithmeticError
+        except ArithmeticError:
+            return self.source.version
+
+    @endpoint
+    def nested(self):
+        with self.source.update():
+            try:
+                with self.source.update():
+                    pass
+            except RuntimeError as e:
+                return str(e)
+        return ""
+
+    @endpoint
+    def publish_flat(self, count, **options):
+        """All numbers are the version."""
+        self.flat = np.zeros(count, np.int64)
+        self.source = Weights.publish("flat", {"flat": (self.flat, Box((0,), (count,), (count,)))} if self.rank == 0 else {}, **options)
+
+    @endpoint
+    def train_flat(self, steps):
+        for _ in range(steps):
+            with self.source.update():
+                self.flat[:] = self.source.version + 1
+        return self.source.version
+
+    @endpoint
+    def train_until_stopped(self, port):
+        self.go_on = True
+
+        def run():
+            while self.go_on:
+                with self.source.update():
+                    self.flat[:] = self.source.version + 1
+            port.send(self.source.version)
+
+        threading.Thread(target=run).start()
+
+    @endpoint
+    def stop_training(self):
+        self.go_on = False
+
+    @endpoint
+    def leave_unfinished(self):
+        """A version that is being written, for ever."""
+        words = self.source.__core__._memories.words
+        for i in range(len(words.values)):
+            words[i] = word(5, WRITING)
+
+    @endpoint
+    def close(self):
+        self.source.close()
+        self.source.close()
+
+    @endpoint
+    def pid(self):
+        return os.getpid()
+
+
+def outcome(call):
+    """The result, or the error as others can see it."""
+    try:
+        return call()
+    except (RDMAError, TypeError, ValueError) as e:
+        return type(e).__name__, str(e), getattr(e, "reason", None)
+
+
+class Generator(Actor):
+    """Takes some columns."""
+
+    def __init__(self):
+        self.rank, self.count = current_rank()["gpus"], current_rank().size("gpus")
+
+    @endpoint
+    def attach(self, trainers, name="policy", dtype=None, **options):
+        self.state = part(whole(-7), 1, self.count, self.rank)
+        if dtype is not None:
+            matrix, box = self.state["matrix"]
+            self.state["matrix"] = matrix.astype(dtype), box
+        self.target = Weights.attach(name, of=trainers, into=self.state, **options)
+        return self.target.nbytes
+
+    @endpoint
+    def attach_outcome(self, trainers, name="policy", into=None, **options):
+        def attach():
+            Weights.attach(name, of=trainers, into=whole(0) if into is None else into, **options)
+
+        return outcome(attach)
+
+    @endpoint
+    def pull(self, timeout=60):
+        return outcome(lambda: self.target.pull(timeout=timeout).get())
+
+    @endpoint
+    def version(self):
+        """The version, and the one whose weights the tensors have; None for a mixture."""
+        version = int(self.state["matrix"][0].flat[0] // 1000)
+        wanted = part(whole(version), 1, self.count, self.rank)
+        equal = (self.state["matrix"][0] == wanted["matrix"][0]).all() and (self.state["bias"] == wanted["bias"]).all()
+        return self.target.version, version if equal else None
+
+    @endpoint
+    def wait(self, version):
+        return outcome(lambda: self.target.wait(version).get(timeout=25))
+
+    @endpoint
+    def start_waiting(self, version):
+        self.waiting = self.target.wait(version)
+
+    @endpoint
+    def waited(self):
+        return self.waiting.get(timeout=25)
+
+    @endpoint
+    def two_at_once(self, times):
+        futures = [self.target.pull() for _ in range(times)]
+        return [future.get() for future in futures]
+
+    @endpoint
+    def cancelled(self):
+        """A pull that is cancelled goes on; the next one waits for it."""
+
+        async def run():
+            task = asyncio.ensure_future(self.target.pull().as_asyncio())
+            await asyncio.sleep(0)
+            task.cancel()
+            return await self.target.pull()
+
+        return asyncio.run(run())
+
+    @endpoint
+    def attach_flat(self, trainers, count, **options):
+        self.flat = np.full(count, -1, np.int64)
+        self.target = Weights.attach("flat", of=trainers, into={"flat": self.flat}, **options)
+
+    @endpoint
+    def pull_flat(self, times):
+        """The versions that were seen, and whether each was whole; and how often a version had to be read anew."""
+        seen, good = [], True
+        for _ in range(times):
+            version = self.target.pull().get()
+            good = good and bool((self.flat == version).all())
+            seen.append(version)
+        return seen, good, self.target.__core__.retries
+
+    @endpoint
+    def pull_until_it_fails(self, port):
+        """Reports the first pull; at the end the error, and whether the tensors have the version of the target."""
+        port.send(self.target.pull().get())
+        while True:
+            found = outcome(lambda: self.target.pull().get())
+            if not isinstance(found, int):
+                return *found, self.target.version is not None and bool((self.flat == self.target.version).all())
+
+    @endpoint
+    def announce(self):
+        """As a reader that has begun, and never ends."""
+        [feed] = self.target.__core__._feeds
+        feed.announce(word(0, 0), 10).get()
+
+    @endpoint
+    def pid(self):
+        return os.getpid()
