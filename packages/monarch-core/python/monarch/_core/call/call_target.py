@@ -156,15 +156,18 @@ class CallTarget:
 
         `rank` is the position of the called actor if it is one of several.
         """
-        base = self.ranks.base_ranks()
-        positions = current_process().native.unanswered(cell.slot)
-        if not positions:
+        base, late = self.ranks.base_ranks(), self.late_ranks(cell, rank)
+        if not late:
             return ""
-        late = [base[i] for i in positions] if rank is None else [base[rank]]
         shown = ", ".join(map(str, late[:_SHOWN])) + (", ..." if len(late) > _SHOWN else "")
         name = self.ranks.info.name
         actors = f"{len(late)} of {len(base)} actors of {name}" if rank is None and len(base) > 1 else f"an actor of {name}"
         return f": {self.title} has no answer from {actors}: rank{'s' if len(late) > 1 else ''} {shown}"
+
+    def late_ranks(self, cell: PendingCall, rank: int | None) -> list[int]:
+        """The ranks of the spawn that have not answered. `rank` is that of `unanswered`."""
+        base, positions = self.ranks.base_ranks(), current_process().native.unanswered(cell.slot)
+        return [base[i] for i in positions] if rank is None else [base[rank] for _ in positions[:1]]
 
     def one_result(self, cell: PendingCall, rank: int = 0) -> Any:
         found = cell.value()

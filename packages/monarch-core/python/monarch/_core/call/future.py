@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from weakref import WeakKeyDictionary
 
     from monarch._core._native import PendingCall
+    from monarch._core.call.call_target import CallTarget
     from monarch._core.errors.errors import MonarchError
 
     R = TypeVar("R")
@@ -81,12 +82,23 @@ def running_loop() -> Any:
 
 
 class Wait:
-    """The wait for a future: the pending call and the index of the answer in it; None without one. `wait(None)` gives no warning."""
+    """The wait for a future: the pending call and the index of the answer in it; None without one. `wait(None)` gives no warning.
 
-    __slots__ = ("call", "done", "index", "wait")
+    `called` is the target of an endpoint's call, and the position of the called actor if it is one of several.
+    """
 
-    def __init__(self, call: PendingCall | None, index: int, done: Callable[[], bool], wait: Callable[[float | None], bool]) -> None:
+    __slots__ = ("call", "called", "done", "index", "wait")
+
+    def __init__(
+        self,
+        call: PendingCall | None,
+        index: int,
+        done: Callable[[], bool],
+        wait: Callable[[float | None], bool],
+        called: tuple[CallTarget, int | None] | None,
+    ) -> None:
         self.call = call
+        self.called = called
         self.index = index
         self.done = done
         self.wait = wait
@@ -130,7 +142,7 @@ class Future(Generic[R]):
 
     @property
     def __core__(self) -> Wait:
-        return Wait(self._cell, self._index, self._done, self._wait)
+        return Wait(self._cell, self._index, self._done, self._wait, self._called())
 
     def _finish(self) -> None:
         """Decodes the answer, which has arrived."""
@@ -187,11 +199,16 @@ class Future(Generic[R]):
         return cell is None or cell.wait(self._index, timeout)
 
     def _late(self, timeout: float | None) -> str:
-        """The text of a `TimeoutError`. The future of a call has the endpoint and the late ranks: its decoder is a method of the target."""
-        decode, cell = self._decode, self._cell
-        unanswered = getattr(getattr(getattr(decode, "func", decode), "__self__", None), "unanswered", None)
-        late = "" if unanswered is None or cell is None else unanswered(cell, getattr(decode, "keywords", {}).get("rank"))
+        """The text of a `TimeoutError`. The future of a call has the endpoint and the late ranks."""
+        called, cell = self._called(), self._cell
+        late = "" if called is None or cell is None else called[0].unanswered(cell, called[1])
         return f"no result after {timeout} s{late}"
+
+    def _called(self) -> tuple[CallTarget, int | None] | None:
+        """The target of a call, whose method the decoder is, and the position of the called actor if it is one of several."""
+        decode = self._decode
+        target: Any = getattr(getattr(decode, "func", decode), "__self__", None)
+        return (target, getattr(decode, "keywords", {}).get("rank")) if hasattr(target, "late_ranks") else None
 
     def get(self, timeout: float | None = None) -> R:
         """Blocks until the result is there.

@@ -23,7 +23,7 @@ def report(pids: tuple[int, ...], as_json: bool, everything: bool = False, here:
     every = [part for one in found for part in inspection.parts(one)]
     code = 1 if any(answer is None or any(p["silent"] for p in answer["procs"]) for answer in every) else 0
     if not as_json:
-        sections = [_section(one, everything) for one in shown(found, bool(pids) or everything)]
+        sections = [_section(one, everything) for one in inspection.without_listed_agents(found, bool(pids) or everything)]
         if found or not without:
             show_lines(separated(sections) if sections else ["no job of this user runs on this machine"])
     there = [] if here or pids else reach.elsewhere("ps", *reach.without(found), as_json=as_json, everything=everything)
@@ -41,14 +41,6 @@ def separated(sections: Iterable[list[str]]) -> Iterator[str]:
         if index:
             yield ""
         yield from section
-
-
-def shown(found: list[inspection.Look], everything: bool) -> list[inspection.Look]:
-    """Jobs, then agents of hosts. Agents that a job lists are left out."""
-    jobs = [one for one in found if one.answer is None or not inspection.is_agent(one.answer)]
-    hosts = {other.answer["agent_pid"] for one in jobs for other in inspection.others(one.answer or {}) if other.answer is not None}
-    agents = [one for one in found if one.answer is not None and inspection.is_agent(one.answer)]
-    return jobs + [one for one in agents if everything or (one.answer or {})["agent_pid"] not in hosts]
 
 
 def _section(one: inspection.Look, everything: bool) -> list[str]:

@@ -9,7 +9,7 @@ import click
 
 from monarch._core.cli import reach
 from monarch._core.cli.printable import show_lines
-from monarch._core.cli.ps import duration, heading, host_heading, listed_hosts, shown, wanted
+from monarch._core.cli.ps import duration, heading, host_heading, listed_hosts, wanted
 from monarch._core.observe import inspection
 from monarch._core.process import stacks
 
@@ -48,7 +48,7 @@ def _print(found: list[inspection.Look], all_agents: bool, everything: bool) -> 
     names = {one.agent: one.answer for one in inspection.look(inspection.STATE)}
     if not found:
         click.echo("no job of this user runs on this machine")
-    for index, one in enumerate(shown(found, all_agents)):
+    for index, one in enumerate(inspection.without_listed_agents(found, all_agents)):
         if index:
             click.echo()
         if one.answer is None:

@@ -94,6 +94,14 @@ def others(answer: dict[str, Any]) -> list[OtherHost]:
     return [OtherHost(one["host"], one["state"], one["answer"], one["error"]) for one in answer.get("hosts", [])]
 
 
+def without_listed_agents(found: list[Look], everything: bool = False) -> list[Look]:
+    """Jobs, then agents of hosts; agents that a job lists only with `everything`."""
+    jobs = [one for one in found if one.answer is None or not is_agent(one.answer)]
+    hosts = {other.answer["agent_pid"] for one in jobs for other in others(one.answer or {}) if other.answer is not None}
+    agents = [one for one in found if one.answer is not None and is_agent(one.answer)]
+    return jobs + [one for one in agents if everything or (one.answer or {})["agent_pid"] not in hosts]
+
+
 def listed(found: list[Look]) -> set[str]:
     """The numbers of the agents that have answered, or that a client has reported.
 

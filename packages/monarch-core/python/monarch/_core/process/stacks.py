@@ -37,11 +37,11 @@ def uninstall(process: LocalProcess) -> None:
     process.native.set_inspection(process.name, -1, 0)
 
 
-def take(process: LocalProcess) -> bytes:
-    """All threads with their names and frames, innermost first, as JSON. Needs the GIL, which this thread has."""
+def take(process: LocalProcess, **more: Any) -> bytes:
+    """All threads with their names and frames, innermost first, and `more`, as JSON. Needs the GIL, which this thread has."""
     import json
 
-    return json.dumps({"uid": f"{process.uid:016x}", "pid": process.pid, "threads": threads()}).encode()
+    return json.dumps({"uid": f"{process.uid:016x}", "pid": process.pid, "threads": threads(), **more}).encode()
 
 
 def threads() -> list[dict[str, Any]]:
@@ -51,7 +51,8 @@ def threads() -> list[dict[str, Any]]:
     found: list[dict[str, Any]] = []
     for ident, frame in sys._current_frames().items():  # pyright: ignore[reportPrivateUsage]
         thread = known.get(ident)
-        found.append({"thread": ident, "name": thread.name if thread is not None else None, "frames": _frames(frame)})
+        name, native = (None, None) if thread is None else (thread.name, thread.native_id)
+        found.append({"thread": ident, "name": name, "native": native, "frames": _frames(frame)})
     return found
 
 

@@ -208,9 +208,10 @@ class Housekeeping:
 
                 report_unread(event.answer)
             case StacksWanted():
+                from monarch._core.observe.waits import waits_and_failures
                 from monarch._core.process import stacks
 
-                native.stacks_taken(event.ticket, stacks.take(process))
+                native.stacks_taken(event.ticket, stacks.take(process, **waits_and_failures(process)))
             case CallOverdue():
                 from monarch._core.actor.place import place_of
 

@@ -1,0 +1,190 @@
+"""The waits of this process: for each thread and task the calls that have not answered it, and the locks that another thread holds.
+
+The frames of the threads have them, and are read when the stacks are taken, with the GIL: before that a process pays nothing. A wait for a
+call is a frame of `Future.get` or `Future.__await__`, which has the future, and so the called ranks that have not answered.
+"""
+
+from __future__ import annotations
+
+import sys
+
+from monarch._core.call.future import Future
+from monarch._core.observe.held_locks import Locks
+from monarch._core.process.current import known_process
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+    from types import FrameType
+    from typing import Any
+
+    from monarch._core.process.process import LocalProcess
+
+# The most frames of a thread or task, the most tasks of a loop, and the most ranks of one wait.
+_MOST_FRAMES = 100
+_MOST_TASKS = 1000
+_MOST_RANKS = 64
+# The most failures, and the most characters of a text of one.
+_MOST_FAILURES = 64
+_MOST_TEXT = 2000
+
+# Not generic, so that its methods have types.
+_future: type[Future[Any]] = Future
+_WAITING = {_future.get.__code__, _future.__await__.__code__}
+
+
+def waits_and_failures(process: LocalProcess) -> dict[str, Any]:
+    """What this module finds, as members of the answer with the stacks. Without one of them the stacks are answered all the same."""
+    found: dict[str, Any] = {}
+    for name, look in (("waits", waits), ("failures", failures), ("concurrent", concurrent)):
+        try:
+            found[name] = look(process)
+        except Exception as e:  # the frames and objects of other threads change while they are read
+            found[f"{name}_error"] = f"{type(e).__name__}: {e}"[:_MOST_TEXT]
+    return found
+
+
+def waits(process: LocalProcess) -> list[dict[str, Any]]:
+    """The waits, each with the thread that waits. `blocks`: the actor of the thread handles no other message meanwhile."""
+    sides = {actor.thread: actor.loop_side for actor in process.actors.values()}
+    stacks = {ident: list(_outward(frame)) for ident, frame in sys._current_frames().items()}  # pyright: ignore[reportPrivateUsage]
+    tasks = {ident: _tasks(frames) for ident, frames in stacks.items()}
+    found: list[dict[str, Any]] = []
+    for ident, frames in stacks.items():
+        if (wait := _wait(frames)) is not None:
+            found.append({"thread": ident, "blocks": True, **wait})
+        side = sides.get(ident)
+        blocking = _awaited(side.main) if side is not None and side.current is not None else set[int]()
+        for task in tasks[ident]:
+            coroutines = _coroutine_frames(task)[::-1]
+            if (wait := _wait(coroutines)) is not None:
+                # The thread itself stands in its event loop.
+                shown = [(frame.f_code.co_filename, frame.f_lineno or 0, frame.f_code.co_qualname) for frame in coroutines]
+                found.append({"thread": ident, "blocks": id(task) in blocking, "frames": shown, **wait})
+    locks = Locks({ident: [*frames, *(f for task in tasks[ident] for f in _coroutine_frames(task))] for ident, frames in stacks.items()})
+    return found + [{"thread": ident, "blocks": True, **lock} for ident, frames in stacks.items() if (lock := locks.wait(ident, frames))]
+
+
+def concurrent(process: LocalProcess) -> dict[str, list[str]]:
+    """The endpoints that actors run beside their messages, by the mesh of the actor: a call to one does not wait for the others."""
+    sides = {actor.info.mailbox: actor.loop_side for actor in process.actors.values()}
+    return {
+        f"{mesh:016x}": sorted({call.method for call in list(side.concurrent.values())})
+        for mesh, side in sides.items()
+        if side is not None and side.concurrent
+    }
+
+
+def failures(process: LocalProcess) -> list[dict[str, Any]]:
+    """The failed ranks of the meshes that this process owns now."""
+    found: list[dict[str, Any]] = []
+    for mesh in list(process.meshes.owned.values()):
+        for rank, failure in list(mesh.info.failed.items())[: _MOST_FAILURES - len(found)]:
+            first = failure
+            while first.cause is not None:
+                first = first.cause
+            reason = first.reason
+            found.append(
+                {
+                    "mesh": f"{mesh.info.uid:016x}",
+                    "name": mesh.info.name,
+                    "class": mesh.info.class_name or None,
+                    "size": len(mesh.info.procs),
+                    "age": process.execution.now() - mesh.since,
+                    "rank": rank,
+                    "actor": first.actor,
+                    "is_cause": first is failure,
+                    "kind": reason.kind,
+                    "code": reason.code,
+                    "signal": reason.signal,
+                    "detail": (reason.detail or "")[:_MOST_TEXT],
+                    "traceback": (first.__core__.traceback or "")[-_MOST_TEXT:],
+                    "output": [line[:_MOST_TEXT] for line in first.__core__.output[-3:]],
+                    "host": first.host,
+                    "pid": first.pid,
+                }
+            )
+    return found
+
+
+def _outward(frame: FrameType | None) -> Iterator[FrameType]:
+    """The frame and its callers."""
+    for _ in range(_MOST_FRAMES):
+        if frame is None:
+            return
+        yield frame
+        frame = frame.f_back
+
+
+def _wait(frames: Iterable[FrameType]) -> dict[str, Any] | None:
+    """The call for which the innermost of these frames waits; `frames` are innermost first."""
+    for frame in frames:
+        if frame.f_code in _WAITING:
+            future = frame.f_locals.get("self")
+            return None if future is None else _call(future, frame.f_locals.get("timeout"))
+    return None
+
+
+def _call(future: Future[Any], timeout: float | None) -> dict[str, Any] | None:
+    """The call of a future, and the ranks without an answer; None for one without a call, or with its answer."""
+    wait = future.__core__
+    process, called = known_process(), wait.called
+    if process is None or called is None or wait.call is None:
+        return None
+    target, rank = called
+    late = target.late_ranks(wait.call, rank)
+    info = target.ranks.info
+    if not late:
+        return None
+    return {
+        "call": wait.call.slot,
+        "endpoint": target.name,
+        "name": info.name,
+        "mesh": f"{info.mailbox:016x}",
+        "size": len(target.ranks.base_ranks()),
+        "late": len(late),
+        "ranks": [[rank, f"{info.procs[rank]:016x}"] for rank in late[:_MOST_RANKS]],
+        "timeout": timeout,
+    }
+
+
+def _tasks(frames: list[FrameType]) -> list[Any]:
+    """The tasks of the event loop that runs in these frames."""
+    events: Any = sys.modules.get("asyncio.base_events")
+    if events is None:
+        return []
+    run = events.BaseEventLoop.run_forever.__code__
+    loop = next((frame.f_locals.get("self") for frame in frames if frame.f_code is run), None)
+    if loop is None:
+        return []
+    try:
+        return list(sys.modules["asyncio"].all_tasks(loop))[:_MOST_TASKS]
+    except RuntimeError:  # other threads make tasks all the time
+        return []
+
+
+def _coroutine_frames(task: Any) -> list[FrameType]:
+    """The frames of a task that waits, outermost first; empty for the task that runs."""
+    found: list[FrameType] = []
+    coroutine = task.get_coro()
+    while coroutine is not None and len(found) < _MOST_FRAMES:
+        if getattr(coroutine, "cr_running", False):
+            return []
+        frame = getattr(coroutine, "cr_frame", None) or getattr(coroutine, "gi_frame", None)
+        if frame is not None:
+            found.append(frame)
+        coroutine = getattr(coroutine, "cr_await", None) or getattr(coroutine, "gi_yieldfrom", None)
+    return found
+
+
+def _awaited(task: Any) -> set[int]:
+    """The ids of a task and of those for which it waits, directly, by `gather`, or by other tasks."""
+    found: set[int] = set()
+    waiting = [task]
+    while waiting:
+        one = waiting.pop()
+        if one is None or id(one) in found:
+            continue
+        found.add(id(one))
+        waiting += [getattr(one, "_fut_waiter", None), *(getattr(one, "_children", None) or ())]
+    return found

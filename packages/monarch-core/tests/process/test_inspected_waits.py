@@ -1,0 +1,92 @@
+"""What an inspection shows of waits: calls in flight of threads and of coroutines, and failures of owned meshes."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from eventually import eventually
+
+import monarch.actor
+from monarch.actor import Actor, Channel, Port, SupervisionError, endpoint, this_host
+from monarch.extension.inspection import InspectedJob, host_stacks, inspect_jobs
+
+
+class Held(Actor):
+    """Answers `hold` when its gate is opened."""
+
+    @endpoint
+    def hold(self, begun: Port[Any]) -> None:
+        mine, gate = Channel[None].open()
+        begun.send(mine)
+        gate.recv().get()
+
+    @endpoint
+    def pid(self) -> int:
+        return os.getpid()
+
+
+class Caller(Actor):
+    @endpoint
+    async def call(self, other: Any, begun: Port[Any]) -> None:
+        await other.hold.call_one(begun)
+
+
+def answers(member: str) -> list[Any]:
+    return [one for proc in host_stacks()["procs"] if proc["answer"] for one in proc["answer"].get(member, [])]
+
+
+def waiting(found: Callable[[dict[str, Any]], bool]) -> dict[str, Any] | None:
+    return next((one for one in answers("waits") if found(one)), None)
+
+
+def test_thread_and_coroutine_that_wait_are_shown() -> None:
+    with this_host().spawn_procs({"procs": 2}, name="waits") as procs:
+        held, caller = procs.slice(procs=1).spawn("held", Held), procs.slice(procs=0).spawn("caller", Caller)
+        begun, gates = Channel[Any].open()
+        call = caller.call.call_one(held, begun)
+        thread = threading.Thread(target=call.get, daemon=True)
+        thread.start()
+        gate = gates.recv().get()
+        eventually("the thread waits", lambda: waiting(lambda one: one.get("endpoint") == "call") is not None)
+        of_thread = waiting(lambda one: one.get("endpoint") == "call")
+        assert of_thread is not None
+        assert (of_thread["thread"], of_thread["name"], of_thread["late"], of_thread["blocks"]) == (thread.ident, "caller", 1, True)
+        of_task = waiting(lambda one: one.get("endpoint") == "hold")
+        assert of_task is not None
+        assert (of_task["name"], of_task["size"], of_task["blocks"]) == ("held", 1, True)
+        assert any(name == "Caller.call" for _, _, name in of_task["frames"])
+        [[rank, uid]] = of_task["ranks"]
+        procs_by_uid = {proc["uid"]: proc["name"] for proc in host_stacks()["procs"]}
+        assert rank == 0 and "'procs': 1/2" in procs_by_uid[uid]
+        gate.send(None)
+        thread.join()
+        assert waiting(lambda one: one.get("endpoint") in ("call", "hold")) is None
+
+
+def test_failure_of_an_owned_mesh_is_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(monarch.actor, "unhandled_fault_hook", lambda failure: None)
+    procs = this_host().spawn_procs({"procs": 2}, name="failing")
+    held = procs.spawn("held", Held)
+    pid = held.slice(procs=1).pid.call_one().get()
+    os.kill(pid, signal.SIGKILL)
+    with pytest.raises(SupervisionError):
+        held.slice(procs=1).pid.call_one().get()
+    found = [one for one in answers("failures") if one["name"] == "held"]
+    assert [(one["kind"], one["signal"], one["rank"], one["size"], one["pid"]) for one in found] == [("signal", 9, 1, 2, pid)]
+    procs.stop().get()
+
+
+def test_own_job_is_among_the_inspected_jobs() -> None:
+    def own() -> list[InspectedJob]:
+        return [one for one in inspect_jobs() if one.pid == os.getpid()]
+
+    with this_host().spawn_procs(name="seen") as procs:
+        procs.initialized.get()
+        [job] = own()
+        assert job.error is None and not job.is_agent and job.state is not None and job.stacks is not None
+        assert "<root>.<seen>" in {proc["name"] for proc in job.state["procs"]}
