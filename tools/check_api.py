@@ -44,7 +44,7 @@ WHEELS = {
     "monarch-rdma": ("monarch.rdma", "monarch.rdma.weights"),
     "monarch-fs": ("monarch.fs", "monarch.gather_mount", "monarch.remotemount"),
     "monarch-spmd": ("monarch.spmd",),
-    "monarch-telemetry": ("monarch.telemetry", "monarch.distributed_telemetry"),
+    "monarch-telemetry": ("monarch.telemetry", "monarch.telemetry.detectors", "monarch.distributed_telemetry"),
     "monarch-tensor": ("monarch.tensor",),
 }
 # Wheels that cannot be imported without PyTorch: `python -m tools.with_torch python -m tools.check_api ...` includes them.

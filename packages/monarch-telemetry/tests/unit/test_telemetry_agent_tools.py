@@ -19,6 +19,8 @@ from monarch.telemetry._agents.compact import MOST_BYTES
 from monarch.telemetry._agents.mcp_server import serve
 from monarch.telemetry._agents.parameters import Parameter
 from monarch.telemetry._agents.tools import GUIDE, Tools
+from monarch.telemetry._diagnose.collect import collected
+from monarch.telemetry._diagnose.diagnosis import diagnosed
 from monarch.telemetry._engine.one_host import OneHost
 from monarch.telemetry._queries.catalog import load
 from monarch.telemetry._sql.coverage import Missing
@@ -29,7 +31,9 @@ CANNED = load({}, Path(__file__).parent)
 
 def tools(rows: job.Rows | None = None, **more: Any) -> Tools:
     engine = Engine(job.batches(job.healthy() if rows is None else rows))
-    return Tools(lambda: engine, canned=lambda: CANNED, now_us=lambda: job.END, **more)
+    # The job is made up: no process of this machine is looked at.
+    rows_only: dict[str, Any] = {"diagnosis": lambda engine: diagnosed(collected(lambda: None, engine))}
+    return Tools(lambda: engine, canned=lambda: CANNED, now_us=lambda: job.END, **{**rows_only, **more})
 
 
 def faulty(name: str) -> job.Rows:

@@ -6,6 +6,7 @@ from monarch.extension.facade import lazy_names as _lazy_names
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from monarch.telemetry._diagnose.diagnosis import Diagnosis as Diagnosis
     from monarch.telemetry._engine.query_engine import QueryEngine as QueryEngine
     from monarch.telemetry._http.client import QueryEngineClient as QueryEngineClient
     from monarch.telemetry._stacks.merged import StackReport as StackReport
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from monarch.telemetry.errors import QueryTimeout as QueryTimeout
     from monarch.telemetry.errors import TelemetryError as TelemetryError
     from monarch.telemetry.running import Telemetry as Telemetry
+    from monarch.telemetry.running import diagnose as diagnose
     from monarch.telemetry.running import query as query
     from monarch.telemetry.running import record as record
     from monarch.telemetry.running import stacks as stacks
@@ -23,11 +25,12 @@ if TYPE_CHECKING:
 
 # Where each name is implemented: generated from the imports above by `python -m tools.generate_docs --write`.
 _HOMES = {
+    "_diagnose.diagnosis": ("Diagnosis",),
     "_engine.query_engine": ("QueryEngine",),
     "_http.client": ("QueryEngineClient",),
     "_stacks.merged": ("StackReport",),
     "errors": ("PartialAnswer", "QueryError", "QueryLimit", "QueryRejected", "QueryTimeout", "TelemetryError"),
-    "running": ("Telemetry", "query", "record", "stacks", "start"),
+    "running": ("Telemetry", "diagnose", "query", "record", "stacks", "start"),
 }
 # End of the generated table.
 

@@ -1,4 +1,4 @@
-"""The verbs `query` and `mcp` of the command `monarch`.
+"""The verbs `query`, `diagnose` and `mcp` of the command `monarch`.
 
 The libraries are imported inside functions: the help of `monarch` loads this module.
 """
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
     from monarch.telemetry._agents.actions import Actions
     from monarch.telemetry._asking import Asking
+    from monarch.telemetry._diagnose.snapshot import Snapshot
     from monarch.telemetry._queries.canned import Canned
     from monarch.telemetry._queries.catalog import Catalog
     from monarch.telemetry._sql.coverage import Coverage
@@ -229,6 +230,45 @@ def _cover(coverage: Coverage) -> None:
         note(f"{coverage.hosts_answered} of {coverage.hosts_asked} hosts have answered{lines}")
     if coverage.truncated:
         note("the answer is truncated: rows are missing from it")
+
+
+@verb("diagnose", "Finds what is wrong with a job, and why.")
+@click.argument("pid", type=int, required=False)
+@click.option("--json", "as_json", is_flag=True, help="All that was found, as an object.")
+@_where
+def diagnose(pid: int | None, as_json: bool, addr: str | None, token_file: str | None, capture: str | None) -> int:
+    """Prints the causes of what is wrong with a job now, most likely first, each with the facts that show it and the next command.
+
+    The job is the only one of this user on this machine, or the one whose client is PID. Where telemetry runs, its tables count too. Exits
+    with 0 where nothing is wrong, and with 1 where a cause was found.
+    """
+    from monarch.telemetry._diagnose.diagnosis import diagnosed
+
+    found = diagnosed(_snapshot(pid, addr, token_file, capture))
+    if as_json:
+        import json
+
+        print_text(json.dumps(found.to_json(), indent=2) + "\n")
+    else:
+        print_text(f"{found}\n")
+    return _FAILED if found.causes else 0
+
+
+def _snapshot(pid: int | None, addr: str | None, token_file: str | None, capture: str | None) -> Snapshot:
+    """What is known of a job: of processes of this machine, and of the tables where telemetry runs."""
+    from monarch.telemetry._diagnose.collect import collected, engine_of, job_of, of_engine
+    from monarch.telemetry.errors import TelemetryError
+
+    if addr is not None or capture is not None:
+        if pid is not None:
+            raise click.UsageError("PID names a job of this machine: give it without --addr and --from")
+        return of_engine(_engine(addr, token_file, capture))
+    job = job_of(pid)
+    try:
+        engine = engine_of(job, _engine(None, token_file, None))
+    except TelemetryError:
+        engine = None
+    return collected(lambda: job_of(job.pid), engine)
 
 
 @verb("mcp", "Serves coding agents over stdin and stdout (Model Context Protocol).")

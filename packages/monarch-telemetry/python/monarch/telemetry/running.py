@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from monarch.actor import ActorMesh, Future, HostMesh, ProcMesh
     from monarch.job import JobControl
     from monarch.telemetry._collector.options import Options
+    from monarch.telemetry._diagnose.diagnosis import Diagnosis
     from monarch.telemetry._engine.engine import Engine
     from monarch.telemetry._engine.query_engine import QueryEngine
     from monarch.telemetry._serving.uses import Use, Uses
@@ -324,6 +325,33 @@ def query(sql: str, *, timeout: float | None = None) -> Any:
     ```
     """
     return _newest().engine.query(sql, timeout=timeout)
+
+
+def diagnose() -> Diagnosis:
+    """Finds what is wrong with the job of this process now: the causes, most likely first, each with the facts that show it.
+
+    Looks twice at the processes, within about a second. It needs no running telemetry; with it the failures of the past count too.
+
+    Returns:
+        The causes and what was looked at; `str()` of it is for a person, `to_json()` for a program. Without causes, nothing is wrong.
+
+    Raises:
+        TelemetryError: the processes cannot be looked at, and no telemetry runs.
+
+    ```python
+    import monarch.telemetry as telemetry
+    from monarch.actor import this_host
+
+    with this_host().spawn_procs({"gpus": 2}, name="trainers") as procs:
+        procs.initialized.get()
+        found = telemetry.diagnose()
+        assert not found.causes, found
+    ```
+    """
+    from monarch.telemetry._diagnose.collect import collected, own_job
+    from monarch.telemetry._diagnose.diagnosis import diagnosed
+
+    return diagnosed(collected(own_job, None if _uses is None or _uses.newest is None else _newest().asking))
 
 
 def record(name: str, **fields: float | str | bool) -> None:

@@ -1,0 +1,108 @@
+"""The present state of a job: two looks into its processes, the limits of this machine, and rows of tables where telemetry runs."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+
+from monarch.extension import member
+from monarch.extension.inspection import InspectedJob, host_stacks, host_state, inspect_jobs
+from monarch.telemetry._asking import Asking
+from monarch.telemetry._diagnose.inspected import Looked, snapshot
+from monarch.telemetry._diagnose.machine import machine_checks
+from monarch.telemetry._diagnose.snapshot import Snapshot
+from monarch.telemetry._diagnose.tables import recorded
+from monarch.telemetry.errors import TelemetryError
+
+# The seconds between both looks: what waits for as long is no call that has just begun.
+BETWEEN = 0.4
+
+
+def own_job() -> InspectedJob:
+    """The job of this process: its state and stacks, as the agent of this host has them."""
+    own = member()
+    try:
+        return InspectedJob(int(own.host), None, host_state(), host_stacks(), None)
+    except OSError as error:
+        return InspectedJob(int(own.host), None, None, None, f"the agent of this host does not answer: {error}")
+
+
+def job_of(pid: int | None) -> InspectedJob:
+    """The job of this user on this machine whose client has this pid, or the only one."""
+    return chosen(inspect_jobs(), pid)
+
+
+def collected(find: Callable[[], InspectedJob | None], engine: Asking | None = None, *, between: float = BETWEEN) -> Snapshot:
+    """The snapshot of the job that `find` gives, twice; of an engine its rows too. `TelemetryError` where neither gives anything."""
+    first = find()
+    began = time.monotonic()
+    found = Snapshot()
+    missing: list[str] = []
+    if first is not None and first.state is not None:
+        rest = between - (time.monotonic() - began)
+        if rest > 0:
+            time.sleep(rest)  # sleeps: the time between both looks
+        second = find()
+        now = second if second is not None and second.state is not None else first
+        found = snapshot(Looked(first.state, first.stacks), Looked(now.state, now.stacks), time.monotonic() - began)
+        found = found._replace(checks=tuple(machine_checks(found)))
+        found = found._replace(sources=_sources(found))
+        if now.stacks is None:
+            missing.append("stacks of the processes")
+    elif first is not None:
+        missing.append(f"process {first.pid}: {first.error}")
+    if engine is not None:
+        found = recorded(found, engine)
+    if not found.sources and not missing:
+        raise TelemetryError(
+            "there is no job to diagnose", hint="`monarch ps` lists the jobs of this machine; --addr and --from name others"
+        )
+    return found._replace(missing=(*found.missing, *missing))
+
+
+def chosen(found: Sequence[InspectedJob], pid: int | None) -> InspectedJob:
+    """The job whose client has this pid, or the only one. `TelemetryError` names the others."""
+    if pid is not None:
+        one = next((one for one in found if one.pid == pid), None)
+        if one is not None:
+            return one
+        known = ", ".join(str(one.pid) for one in found if one.pid is not None) or "none"
+        text = f"process {pid} is not the client of a job of this user on this machine (there is: {known})"
+        raise TelemetryError(text, code="no_such_job")
+    if len(found) == 1:
+        return found[0]
+    if not found:
+        raise TelemetryError(
+            "no job of this user runs on this machine", code="no_such_job", hint="--addr names a job elsewhere, --from a capture"
+        )
+    names = "\n".join(f"  {one.pid}: {one.command[:100]}" for one in found)
+    raise TelemetryError(f"{len(found)} jobs run on this machine: give the pid of one\n{names}")
+
+
+def of_engine(engine: Asking) -> Snapshot:
+    """The snapshot of the job that an engine answers for: of its processes too, if its client runs on this machine."""
+    client = _client_of(engine)
+    return collected(lambda: next((one for one in inspect_jobs() if one.number == client), None) if client else None, engine)
+
+
+def engine_of(job: InspectedJob, engine: Asking) -> Asking | None:
+    """The engine, if it answers for this job; None for the engine of another job, or one that does not answer."""
+    return engine if _client_of(engine) == job.number else None
+
+
+def _client_of(engine: Asking) -> int | None:
+    """The number of the client of the job that an engine answers for; none without an answer, as for a capture."""
+    try:
+        table, _ = engine.ask("SELECT proc_id FROM live_procs() WHERE mesh_name IS NULL LIMIT 1", timeout=2.0)
+    except (TelemetryError, OSError):
+        return None
+    return next(iter(table.column(0).to_pylist()), None)
+
+
+def _sources(found: Snapshot) -> tuple[str, ...]:
+    hosts = f"{len(found.hosts)} hosts" if len(found.hosts) != 1 else "1 host"
+    return (
+        f"{len(found.procs)} procs and {len(found.actors)} actors of {hosts}",
+        f"stacks, waits and queues in two looks {found.seconds:.1f} s apart",
+        f"{len(found.checks)} limits of this machine",
+    )

@@ -1,0 +1,1 @@
+"""The detectors of this wheel: each is a pure function of a snapshot and its wait graph."""

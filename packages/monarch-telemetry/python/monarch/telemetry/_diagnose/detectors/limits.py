@@ -1,0 +1,41 @@
+"""Limits that are reached: full file systems, open descriptors, memory of a cgroup; file systems that do not answer."""
+
+from __future__ import annotations
+
+from monarch.telemetry._diagnose.finding import Detector, Fact, Finding
+from monarch.telemetry._diagnose.snapshot import Check, Node
+from monarch.telemetry._diagnose.wait_graph import WaitGraph
+
+# The part of a limit at which it is reached.
+_FULL = 0.97
+_MIB = 1 << 20
+# Free bytes of a file system below which it is full, whatever its size.
+_LEAST_FREE = 16 * _MIB
+
+
+def reached(graph: WaitGraph) -> list[Finding]:
+    """One finding for each limit that is reached."""
+    return [finding for check in graph.index.snapshot.checks if (finding := _finding(check)) is not None]
+
+
+def _finding(check: Check) -> Finding | None:
+    nodes: tuple[Node, ...] = tuple(("proc", proc) for proc in check.procs)
+    match check.kind:
+        case "file_system" if check.limit - check.value < min(_LEAST_FREE, check.limit * (1 - _FULL)):
+            free = check.limit - check.value
+            sentence = f"{check.subject} of host {check.host} is full: {free / _MIB:.1f} of {check.limit / _MIB:,.0f} MiB are free"
+            return Finding(sentence, nodes, (Fact(check.detail or check.subject, "statvfs"),), f"df {check.subject}", 74)
+        case "inodes" if check.value >= check.limit:
+            sentence = f"{check.subject} of host {check.host} has no free inode of {check.limit:,.0f}"
+            return Finding(sentence, nodes, (Fact(check.detail or check.subject, "statvfs"),), f"df -i {check.subject}", 74)
+        case "descriptors" if check.value >= _FULL * check.limit:
+            sentence = f"{check.subject} has {check.value:,.0f} of at most {check.limit:,.0f} open descriptors"
+            return Finding(sentence, nodes, (Fact(check.detail, "/proc"),), f"ls -l {check.detail}", 73)
+        case "hangs":
+            sentence = f"{check.subject} of host {check.host} does not answer: a call to it takes longer than {check.limit:g} s"
+            return Finding(sentence, nodes, (Fact(check.detail or check.subject, "statvfs"),), f"mount | grep {check.subject}", 79)
+        case _:
+            return None
+
+
+DETECTORS = (Detector("limits", "free bytes and inodes of file systems that the job uses, open descriptors of its processes", reached),)

@@ -1,0 +1,168 @@
+"""The result of a diagnosis, and its text: at most 40 lines and 8 kB, with every text of the job made printable."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from monarch.telemetry._diagnose import registry
+from monarch.telemetry._diagnose.detectors.ends import ENDS_PROCESS
+from monarch.telemetry._diagnose.finding import Detector
+from monarch.telemetry._diagnose.ranking import Cause, ranked
+from monarch.telemetry._diagnose.registry import LeftOut
+from monarch.telemetry._diagnose.snapshot import Node, Snapshot, seconds
+from monarch.telemetry._diagnose.wait_graph import WaitGraph
+from monarch.telemetry._queries.values import printable
+
+# The limits of a text: lines, bytes, bytes of a line, causes, and names in a list.
+MOST_LINES = 40
+MOST_BYTES = 8000
+_MOST_LINE = 700
+_MOST_CAUSES = 8
+_MOST_NAMES = 4
+
+
+class FoundCause(NamedTuple):
+    """A cause as callers see it: plain texts. `waiting` has the names of what waits for it, `consequences` sentences that it explains."""
+
+    detector: str
+    sentence: str
+    facts: tuple[tuple[str, str], ...]
+    waiting: tuple[str, ...]
+    consequences: tuple[str, ...]
+    command: str
+
+
+class Diagnosis(NamedTuple):
+    """What is wrong with a job now: its causes, most likely first. `str()` is for a person, `to_json()` for a program.
+
+    `healthy_procs` of `procs` are no part of a cause, `answered_hosts` of `hosts` have answered. `left_out` has each detector without a
+    result with the reason, `missing` each source that gave no answer, `busy` the endpoints that have run longest.
+    """
+
+    causes: tuple[FoundCause, ...]
+    procs: int
+    healthy_procs: int
+    hosts: int
+    answered_hosts: int
+    coverage: float
+    busy: tuple[str, ...]
+    detectors: tuple[str, ...]
+    sources: tuple[str, ...]
+    missing: tuple[str, ...]
+    left_out: tuple[LeftOut, ...]
+
+    def __str__(self) -> str:
+        lines = [line for number, cause in enumerate(self.causes[:_MOST_CAUSES], 1) for line in _cause_lines(number, cause)]
+        if not self.causes:
+            lines = ["nothing is wrong", *(f"  longest: {one}" for one in self.busy)]
+        elif len(self.causes) == 1:
+            lines.append("2  no second cause")
+        elif len(self.causes) > _MOST_CAUSES:
+            lines.append(f"   {len(self.causes) - _MOST_CAUSES} more causes: --json has all")
+        tail = [
+            f"healthy: {self.healthy_procs} of {self.procs} procs, {self.answered_hosts} of {self.hosts} hosts,"
+            f" coverage {self.coverage:.0%}",
+            f"looked at: {', '.join(self.sources)}; {len(self.detectors)} detectors: {', '.join(self.detectors)}",
+            *(f"no answer: {one}" for one in self.missing[:_MOST_NAMES]),
+            *(f"left out: detector {one.name}: {one.reason}" for one in self.left_out[:_MOST_NAMES]),
+        ]
+        return _bounded(lines, tail)
+
+    def to_json(self) -> dict[str, Any]:
+        """All of it as JSON objects."""
+        names = ("text", "source")
+        return {
+            **self._asdict(),
+            "causes": [{**one._asdict(), "facts": [dict(zip(names, pair, strict=True)) for pair in one.facts]} for one in self.causes],
+            "left_out": [one._asdict() for one in self.left_out],
+        }
+
+
+def diagnosed(snapshot: Snapshot, detectors: tuple[Detector, ...] | None = None) -> Diagnosis:
+    """The diagnosis of a snapshot, by these detectors or by those of all wheels."""
+    broken: tuple[LeftOut, ...] = ()
+    if detectors is None:
+        detectors, broken = registry.load()
+    graph = WaitGraph(snapshot)
+    findings, left_out = registry.run(graph, detectors)
+    causes = ranked(graph, findings)
+    ill = {node[1] for cause in causes for node in (*cause.finding.nodes, *cause.waiting) if node[0] != "host"}
+    ill |= {proc.uid for proc in snapshot.procs for cause in causes if ("host", proc.host) in cause.finding.nodes}
+    # Processes that have ended are in no list any more.
+    here = {(proc.host, proc.pid) for proc in snapshot.procs}
+    ended = {(end.host, end.pid) for end in snapshot.ends if end.is_cause and end.kind in ENDS_PROCESS and end.pid is not None} - here
+    answered = [host for host in snapshot.hosts if host.state != "lost" and not host.error]
+    asked = len(snapshot.procs) + len(snapshot.hosts)
+    silent = sum(not proc.answered for proc in snapshot.procs) + len(snapshot.hosts) - len(answered)
+    return Diagnosis(
+        causes=tuple(_plain(graph, cause) for cause in causes),
+        procs=len(snapshot.procs) + len(ended),
+        healthy_procs=sum(proc.uid not in ill for proc in snapshot.procs),
+        hosts=len(snapshot.hosts),
+        answered_hosts=len(answered),
+        coverage=1.0 if not asked else (asked - silent) / asked,
+        busy=_busy(graph),
+        detectors=tuple(one.name for one in detectors if one.name not in {left.name for left in left_out}),
+        sources=snapshot.sources,
+        missing=snapshot.missing,
+        left_out=(*broken, *left_out),
+    )
+
+
+def _plain(graph: WaitGraph, cause: Cause) -> FoundCause:
+    finding = cause.finding
+    return FoundCause(
+        finding.detector,
+        finding.sentence,
+        tuple((one.text, one.source) for one in finding.facts),
+        tuple(dict.fromkeys(graph.index.label(node) for node in _shown(cause.waiting))),
+        tuple(one.sentence for one in cause.consequences),
+        finding.command,
+    )
+
+
+def _shown(nodes: tuple[Node, ...]) -> list[Node]:
+    """Actors and threads before processes; a process whose actor is shown is left out."""
+    actors = {node[1] for node in nodes if node[0] == "actor"}
+    return [node for node in nodes if node[0] != "proc" or node[1] not in actors]
+
+
+def _busy(graph: WaitGraph) -> tuple[str, ...]:
+    """The endpoints that have run longest."""
+    actors = sorted((one for one in graph.index.snapshot.actors if one.doing is not None), key=lambda one: -one.doing_for)
+    found: list[str] = []
+    for one in actors[:2]:
+        node: Node = ("actor", one.proc, one.mesh)
+        place = graph.index.place(node)
+        where = f" in {place}" if place else ""
+        found.append(f"{graph.index.label(node)} runs {one.doing}() since {seconds(one.doing_for)}{where}")
+    return tuple(found)
+
+
+def _cause_lines(number: int, cause: FoundCause) -> list[str]:
+    lines = [f"{number}  {cause.sentence}"]
+    command = f"      next: {cause.command}" if cause.command else ""
+    if cause.facts or command:
+        lines.append(f"   evidence: {'; '.join(f'{text} ({source})' for text, source in cause.facts)}{command}")
+    if cause.waiting:
+        lines.append(f"   explains: {len(cause.waiting)} {'waits' if len(cause.waiting) == 1 else 'wait'} for it: {_names(cause.waiting)}")
+    lines += [f"   consequence: {one}" for one in cause.consequences[:2]]
+    return lines
+
+
+def _names(names: tuple[str, ...]) -> str:
+    return ", ".join(names[:_MOST_NAMES]) + (f" and {len(names) - _MOST_NAMES} more" if len(names) > _MOST_NAMES else "")
+
+
+def _bounded(lines: list[str], tail: list[str]) -> str:
+    """The lines within the limits; the tail is always there."""
+    shown = [_cut(printable(line)) for line in lines]
+    end = [_cut(printable(line)) for line in tail]
+    while len(shown) + len(end) > MOST_LINES or sum(len(line.encode("utf-8", "replace")) + 1 for line in (*shown, *end)) > MOST_BYTES:
+        shown.pop()
+    return "\n".join([*shown, *end])
+
+
+def _cut(line: str) -> str:
+    data = line.encode("utf-8", "replace")
+    return line if len(data) <= _MOST_LINE else f"{data[: _MOST_LINE - 3].decode('utf-8', 'ignore')}…"

@@ -1,0 +1,226 @@
+"""A snapshot from two looks into a job, each with the objects of `monarch ps --json` and `monarch stack --json`."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple, cast
+
+from monarch.telemetry._diagnose.snapshot import Actor, End, Frame, Host, Proc, Snapshot, Thread, Wait
+from monarch.telemetry._stacks.frames import parse_faulthandler
+
+_COORDINATE = re.compile(r": (\d+)/(\d+)(?=[,}])", re.ASCII)
+_POINT = re.compile(r"\{[^{}]*\}$")
+
+
+class Looked(NamedTuple):
+    """One look: the answers of an agent, about itself and about the other hosts of its job."""
+
+    state: Mapping[str, Any] | None
+    stacks: Mapping[str, Any] | None
+
+
+class Name(NamedTuple):
+    """The parts of a display such as `<root>.<train.Trainer trainer{'gpus': 0/4}>`; `kind` is empty for a process."""
+
+    kind: str
+    name: str
+    rank: int | None
+    size: int
+
+
+def parse_name(display: str) -> Name:
+    """The parts of the innermost name of a display."""
+    inner = display.rpartition("<")[2].removesuffix(">")
+    point = _POINT.search(inner)
+    plain = inner if point is None else inner[: point.start()]
+    kind, _, name = plain.rpartition(" ")
+    rank, size = None, 1
+    for number, extent in _COORDINATE.findall(point[0] if point else ""):
+        rank, size = (rank or 0) * int(extent) + int(number), size * int(extent)
+    return Name(kind, name, rank, size)
+
+
+def snapshot(before: Looked, now: Looked, between: float) -> Snapshot:
+    """The state of the second look. Waits are those that both looks have seen; threads are paused where their calls are the same."""
+    earlier, stacks = dict(_stack_answers(before)), dict(_stack_answers(now))
+    queues = {(proc["uid"], actor["mesh"]): actor for _, proc in _procs(before) for actor in _actors(proc)}
+    procs: list[Proc] = []
+    actors: list[Actor] = []
+    waits: list[Wait] = []
+    ends: list[End] = []
+    for host, proc in _procs(now):
+        uid = str(proc["uid"])
+        if _is_observer(proc):
+            continue
+        answer = stacks.get(uid)
+        procs.append(_proc(host, proc, answer, earlier.get(uid)))
+        beside = (answer or {}).get("concurrent", {})
+        for one in _actors(proc):
+            actors.append(_actor(uid, one, queues.get((uid, one["mesh"])))._replace(concurrent=tuple(beside.get(one["mesh"], ()))))
+        waits += _waits(uid, answer, earlier.get(uid))
+        ends += _ends(answer)
+    return Snapshot(
+        tuple(procs),
+        tuple(actors),
+        tuple(_hosts(now)),
+        tuple(waits),
+        tuple(ends),
+        seconds=between,
+        is_orphan=now.state is not None and bool(now.state["procs"]) and now.state["procs"][0]["name"] == "agent",
+    )
+
+
+def _is_observer(proc: Mapping[str, Any]) -> bool:
+    """Whether a process is an agent or a service: the runtime itself."""
+    return proc["name"] == "agent"
+
+
+def _parts(answer: Mapping[str, Any] | None) -> Iterator[Mapping[str, Any]]:
+    """The answers of the hosts of a job."""
+    if answer is not None:
+        yield answer
+        for other in answer.get("hosts", []):
+            if other["answer"] is not None:
+                yield other["answer"]
+
+
+def _procs(looked: Looked) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    for part in _parts(looked.state):
+        for proc in part["procs"]:
+            yield part["host"], proc
+
+
+def _actors(proc: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    return proc["answer"]["actors"] if proc["answer"] else []
+
+
+def _stack_answers(looked: Looked) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """The stacks of each process, by its number: its own answer, or those that were read when it became unresponsive."""
+    for part in _parts(looked.stacks):
+        for proc in part["procs"]:
+            answer = proc["answer"] or proc.get("stacks")
+            if answer:
+                yield str(proc["uid"]), answer
+
+
+def _hosts(looked: Looked) -> Iterator[Host]:
+    state = looked.state
+    if state is None:
+        return
+    yield Host(str(state["host"]))
+    for other in state.get("hosts", []):
+        yield Host(
+            str(other["host"] or other["id"]),
+            str(other["state"]),
+            "" if other["answer"] is not None else str(other["error"] or "no answer"),
+        )
+
+
+def _proc(host: str, proc: Mapping[str, Any], answer: Mapping[str, Any] | None, earlier: Mapping[str, Any] | None) -> Proc:
+    is_client = proc["name"] == "client"
+    name = parse_name(proc["name"])
+    before = {thread.number: thread.frames for thread in _threads(earlier)}
+    threads = tuple(one._replace(paused=before.get(one.number) == one.frames) for one in _threads(answer))
+    return Proc(
+        str(proc["uid"]),
+        host,
+        int(proc["pid"] or 0),
+        str(proc["name"]),
+        None if is_client else name.name,
+        None if is_client else name.rank,
+        name.size,
+        str(proc["state"]),
+        float(proc["age"]),
+        proc["silent"],
+        str(proc["evidence"] or ""),
+        str(proc["kernel"] or ""),
+        proc["rss"],
+        proc["answer"] is not None,
+        threads,
+        answer is not None and "without_gil" in answer,
+    )
+
+
+def _threads(answer: Mapping[str, Any] | None) -> Iterator[Thread]:
+    if answer is None:
+        return
+    if "threads" in answer:
+        for one in answer["threads"]:
+            yield Thread(int(one["thread"]), str(one["name"] or ""), tuple(Frame(*frame) for frame in one["frames"]))
+        return
+    for one in parse_faulthandler(answer.get("text") or ""):
+        yield Thread(one.thread_id, one.name or "", tuple(Frame(frame.filename, frame.line, frame.name) for frame in one.frames))
+
+
+def _actor(proc: str, actor: Mapping[str, Any], before: Mapping[str, Any] | None) -> Actor:
+    name = parse_name(actor["display"])
+    return Actor(
+        proc,
+        str(actor["mesh"]),
+        name.name,
+        name.kind,
+        name.rank,
+        name.size,
+        actor["doing"],
+        float(actor["doing_for"] or 0.0),
+        int(actor["queued"]),
+        int(actor["taken"]),
+        actor.get("overdue"),
+        int(actor["thread"]),
+        queued_before=None if before is None else int(before["queued"]),
+        taken_before=None if before is None else int(before["taken"]),
+    )
+
+
+def _key(wait: Mapping[str, Any]) -> tuple[object, ...]:
+    """What is equal for one wait in two looks: the call and thread, or the lock and thread."""
+    return wait["thread"], wait.get("call"), wait.get("lock"), wait.get("holder")
+
+
+def _waits(proc: str, answer: Mapping[str, Any] | None, earlier: Mapping[str, Any] | None) -> Iterator[Wait]:
+    if answer is None or earlier is None:
+        return
+    known = {_key(one) for one in earlier.get("waits", [])}
+    for one in answer.get("waits", []):
+        if _key(one) not in known:
+            continue
+        held_at = one.get("held_at")
+        yield Wait(
+            proc,
+            int(one["thread"]),
+            bool(one["blocks"]),
+            int(one.get("call", 0)),
+            str(one.get("endpoint", "")),
+            str(one.get("name", "")),
+            str(one.get("mesh", "")),
+            int(one.get("size", 1)),
+            int(one.get("late", 0)),
+            tuple((int(rank), str(uid)) for rank, uid in one.get("ranks", [])),
+            one.get("timeout"),
+            one.get("lock"),
+            one.get("holder"),
+            None if held_at is None else Frame(*held_at),
+            tuple(Frame(*frame) for frame in one.get("frames", [])),
+        )
+
+
+def _ends(answer: Mapping[str, Any] | None) -> Iterator[End]:
+    for one in cast("list[Mapping[str, Any]]", (answer or {}).get("failures", [])):
+        yield End(
+            str(one["name"]),
+            one["rank"] if one["size"] > 1 else None,
+            str(one["kind"]),
+            int(one["size"]),
+            str(one["mesh"]),
+            str(one["actor"]),
+            one["class"] is not None,
+            bool(one["is_cause"]),
+            one["code"],
+            one["signal"],
+            str(one["detail"]),
+            str(one["traceback"]),
+            tuple(map(str, one["output"])),
+            one["host"],
+            one["pid"],
+        )

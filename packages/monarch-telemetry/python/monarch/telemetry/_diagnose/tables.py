@@ -1,0 +1,68 @@
+"""Rows of tables that complete a snapshot: failures of processes that have ended and of meshes that no process owns any more."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from monarch.telemetry._asking import Asking
+from monarch.telemetry._diagnose.snapshot import End, Snapshot
+from monarch.telemetry._queries import values
+from monarch.telemetry.errors import QueryError, TelemetryError
+
+# Seconds for a statement.
+_EACH = 5.0
+# Failures of the last ten minutes: older ones are history.
+_RECENT = 600.0
+STATEMENTS = {
+    "failures": "SELECT f.id, f.timestamp_us, f.first_cause, f.mesh_name, f.rank, f.host, f.pid, f.exit_reason,"
+    " left(f.message, 500) AS message, right(f.traceback, 2000) AS traceback, right(f.last_lines, 300) AS last_lines,"
+    " p.exit_code, p.signal,"
+    " CAST(arrow_cast(now(), 'Timestamp(Microsecond, Some(\"+00:00\"))') AS BIGINT) AS now_us FROM failures f"
+    " LEFT JOIN hosts h ON h.name = f.host LEFT JOIN procs p ON p.host_id = h.host_id AND p.pid = f.pid AND p.ended_us IS NOT NULL"
+    " ORDER BY f.timestamp_us DESC, f.id LIMIT 100",
+}
+
+
+def recorded(found: Snapshot, engine: Asking) -> Snapshot:
+    """The snapshot with the rows of an engine. A statement without an answer is named in `missing`."""
+    rows: dict[str, list[Mapping[str, Any]]] = {}
+    missing = list(found.missing)
+    sources = list(found.sources)
+    for name, sql in STATEMENTS.items():
+        try:
+            table, coverage = engine.ask(sql, timeout=_EACH)
+        except (QueryError, TelemetryError, OSError) as error:
+            missing.append(f"table {name}: {error}".partition("\n")[0])
+            continue
+        columns = values.names(table)
+        rows[name] = [dict(zip(columns, row, strict=True)) for row in values.rows(table)]
+        missing += [f"tables of host {one.host}: {one.reason}" for one in coverage.missing]
+        sources.append(f"table {name}")
+    known = {(end.host, end.pid) for end in found.ends if end.pid is not None}
+    ends = [end for row in rows.get("failures", []) if (end := _end(row)) is not None and (end.host, end.pid) not in known]
+    return found._replace(rows=rows, ends=(*found.ends, *ends), missing=tuple(dict.fromkeys(missing)), sources=tuple(sources))
+
+
+def _end(row: Mapping[str, Any]) -> End | None:
+    age = (row["now_us"] - row["timestamp_us"]) / 1e6
+    if age > _RECENT or not row["first_cause"]:
+        return None
+    kind, _, detail = str(row["exit_reason"]).partition(": ")
+    output = str(row["last_lines"] or "").splitlines()
+    return End(
+        str(row["mesh_name"]),
+        row["rank"],
+        kind,
+        2 if row["rank"] is not None else 1,
+        str(row["id"]),
+        code=row["exit_code"],
+        signal=row["signal"],
+        detail=str(row["message"] or detail),
+        traceback=str(row["traceback"] or ""),
+        output=tuple(output[-1:]),
+        host=row["host"],
+        pid=row["pid"],
+        age=age,
+        source="table failures",
+    )
