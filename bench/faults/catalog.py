@@ -1,0 +1,17 @@
+"""All programs by their names."""
+
+from __future__ import annotations
+
+from bench.faults import ends, frozen, healthy, loads, waits
+from bench.faults.program import Fault
+
+FAULTS: tuple[Fault, ...] = (*ends.FAULTS, *waits.FAULTS, *frozen.FAULTS, *loads.FAULTS)
+ALL: tuple[Fault, ...] = (*FAULTS, *healthy.HEALTHY)
+
+
+def by_name(name: str) -> Fault:
+    """The program of this name; `SystemExit` names the others."""
+    found = next((one for one in ALL if one.name == name), None)
+    if found is None:
+        raise SystemExit(f"no program {name!r}: {', '.join(one.name for one in ALL)}")
+    return found

@@ -1,0 +1,59 @@
+"""Programs in which processes or actors end."""
+
+from __future__ import annotations
+
+import os
+import signal
+
+import monarch.actor
+from bench.faults.actors import Fragile, Trainer
+from bench.faults.program import Fault, rest
+from monarch.actor import SupervisionError, this_host
+
+
+def _goes_on() -> None:
+    """The script notices failures by its calls, as one that retries does."""
+    monarch.actor.unhandled_fault_hook = lambda failure: None
+
+
+def _failed(call: object) -> None:
+    try:
+        call.get()  # pyright: ignore
+    except SupervisionError:
+        return
+    raise AssertionError("the call was answered")
+
+
+def dead_proc() -> None:
+    _goes_on()
+    trainers = this_host().spawn_procs({"gpus": 4}, name="workers").spawn("trainer", Trainer)
+    os.kill(trainers.slice(gpus=2).pid.call_one().get(), signal.SIGKILL)
+    _failed(trainers.step.call())
+    rest()
+
+
+def exception() -> None:
+    _goes_on()
+    trainers = this_host().spawn_procs({"gpus": 4}, name="workers").spawn("trainer", Trainer)
+    trainers.step.call().get()
+    trainers.check.broadcast(1)
+    while True:
+        try:
+            trainers.step.call().get()
+        except SupervisionError:
+            break
+    rest()
+
+
+def crash_loop() -> None:
+    _goes_on()
+    for _ in range(4):
+        _failed(this_host().spawn_procs(name="servers").spawn("server", Fragile).use.call_one())
+    rest()
+
+
+FAULTS = (
+    Fault("dead_proc", dead_proc, r"trainer rank 2 .*pid \d+.* was killed by signal 9 \(SIGKILL\)"),
+    Fault("exception", exception, r"trainer rank 1 .*raised ValueError: batch 1 has no labels in actors\.py:\d+ in check"),
+    Fault("crash_loop", crash_loop, r"server fails again and again: 4 failures"),
+)

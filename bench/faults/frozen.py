@@ -1,0 +1,47 @@
+"""Programs with a process that does not run Python, or stands still."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import tempfile
+from pathlib import Path
+
+from bench.faults.actors import Trainer
+from bench.faults.program import Fault, rest
+from monarch.actor import this_host
+
+
+def sigstop() -> None:
+    trainers = this_host().spawn_procs({"gpus": 4}, name="workers").spawn("trainer", Trainer)
+    pid = trainers.slice(gpus=3).pid.call_one().get()
+    call = trainers.step.call(30.0)
+    os.kill(pid, signal.SIGSTOP)
+    rest(call)
+
+
+def gil() -> None:
+    trainers = this_host().spawn_procs({"gpus": 4}, name="workers").spawn("trainer", Trainer)
+    call = trainers.crunch.call(1)
+    rest(call)
+
+
+def hanging_import() -> None:
+    folder = Path(tempfile.mkdtemp(prefix="faults-"))
+    pipe = folder / "data"
+    os.mkfifo(pipe)
+    # A pipe without a writer stands for a file system that does not answer.
+    (folder / "module_that_waits.py").write_text(f"TABLE = open({str(pipe)!r}).read()\n")
+    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (str(folder), os.environ.get("PYTHONPATH", ""))))
+    sys.path.insert(0, str(folder))
+    trainers = this_host().spawn_procs({"gpus": 2}, name="workers").spawn("trainer", Trainer)
+    call = trainers.load.call(0)
+    rest(call)
+
+
+FAULTS = (
+    Fault("sigstop", sigstop, r"trainer rank 3 .*is stopped by a signal", 4.0),
+    Fault("gil", gil, r"trainer rank 1 .*keeps the GIL in actors\.py:\d+ in crunch", 5.0),
+    Fault("hanging_import", hanging_import, r"trainer rank 0 .*importing module_that_waits", 11.0),
+)

@@ -1,0 +1,45 @@
+"""What the programs of the faults share: readiness, and life until the runner closes their stdin."""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+from collections.abc import Callable
+from typing import Any, NamedTuple, NoReturn
+
+from monarch.actor import Future
+
+READY = "ready"
+
+
+class Fault(NamedTuple):
+    """A program with a fault. `cause` is a regular expression of the expected first line; empty for a healthy job.
+
+    `after` is the time in seconds from readiness until the fault can be seen, such as the limit after which a process is unresponsive.
+    """
+
+    name: str
+    run: Callable[[], object]
+    cause: str
+    after: float = 0.5
+
+
+def ready() -> None:
+    """Reports that the fault is there."""
+    print(READY, os.getpid(), flush=True)
+
+
+def rest(call: Future[Any] | None = None) -> NoReturn:
+    """Reports readiness, and lives until stdin is closed; the main thread waits for a call, as scripts do."""
+    until_closed()
+    ready()
+    if call is not None:
+        call.get()
+    threading.Event().wait()
+    raise AssertionError("no code sets the event")
+
+
+def until_closed() -> None:
+    """Ends the process when stdin is closed."""
+    threading.Thread(target=lambda: (sys.stdin.read(), os._exit(0)), name="stdin", daemon=True).start()

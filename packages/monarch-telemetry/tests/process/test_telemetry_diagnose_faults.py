@@ -1,0 +1,61 @@
+"""Real programs with faults, and healthy ones: what `monarch diagnose` finds in each."""
+
+from __future__ import annotations
+
+import json
+import re
+
+import pytest
+from click.testing import CliRunner
+from eventually import eventually
+
+from bench.faults.catalog import FAULTS, by_name
+from bench.faults.measure import running
+from bench.faults.program import Fault
+from monarch.telemetry import Diagnosis
+from monarch.telemetry._cli import diagnose
+from monarch.telemetry._diagnose.collect import collected, job_of
+from monarch.telemetry._diagnose.diagnosis import diagnosed
+
+# A fault such as an import that hangs is one only after ten seconds.
+pytestmark = pytest.mark.timeout(60)
+
+
+def look(pid: int) -> Diagnosis:
+    return diagnosed(collected(lambda: job_of(pid)))
+
+
+@pytest.mark.parametrize("fault", FAULTS, ids=lambda one: one.name)
+def test_cause_of_a_fault_is_first(fault: Fault) -> None:
+    last: list[Diagnosis] = []
+
+    def found() -> bool:
+        last[:] = [look(job.pid)]
+        # No other cause is ever invented meanwhile.
+        assert all(re.search(fault.cause, cause.sentence) for cause in last[0].causes), last[0]
+        return bool(last[0].causes)
+
+    with running(fault) as job:
+        eventually(f"the cause of {fault.name} is found", found, seconds=45)
+
+
+@pytest.mark.parametrize("name", ["steps_2x10ms", "ping_pong", "bursts", "retries"])
+def test_healthy_job_has_no_cause(name: str) -> None:
+    with running(by_name(name)) as job:
+        for _ in range(2):
+            found = look(job.pid)
+            assert not found.causes and not found.left_out, found
+
+
+def test_command_prints_causes_and_json() -> None:
+    with running(by_name("own_actor")) as job:
+        eventually("the cause is found", lambda: bool(look(job.pid).causes))
+        done = CliRunner().invoke(diagnose, [str(job.pid)], standalone_mode=False)
+        assert done.return_value == 1 and done.stdout.startswith("1  planner (pid "), done.stdout
+        done = CliRunner().invoke(diagnose, [str(job.pid), "--json"], standalone_mode=False)
+        assert json.loads(done.stdout)["causes"][0]["detector"] == "deadlock"
+
+
+def test_job_that_does_not_exist_is_an_error() -> None:
+    done = CliRunner().invoke(diagnose, ["1"], standalone_mode=False)
+    assert done.return_value == 3 and "process 1 is not the client of a job" in done.stderr
