@@ -1,10 +1,11 @@
 """Starts of procs and of rank programs that have imported modules: with `preload`, without, and beside torchrun.
 
-    python -m tools.with_torch python bench/preload.py [--modules torch] [--procs 64] [--ranks 8] [--runs 5] [--torchrun FILE] [--json]
+    python -m tools.with_torch python bench/preload.py [--modules torch] [--procs 64] [--ranks 8] [--runs 5] [--torchrun FILE]
+                                                    [--ray PYTHON] [--json]
 
 Numbers are medians of the runs in seconds, with the least and the most, and bytes. `cold` is the start of all procs on a host where nothing
 was loaded, the imports included; `further` is that of one more proc. `run` is `monarch.spmd.run` of a program that imports the modules and,
-with torch, does one all-reduce with gloo.
+with torch, does one all-reduce with gloo. `--ray` is an interpreter with Ray and the modules: actors that import them, started twice.
 """
 
 from __future__ import annotations
@@ -64,6 +65,31 @@ def spawn(count: int, modules: list[str], preload: list[str]) -> tuple[float, in
         return time.perf_counter() - begin, max(sizes)
 
 
+_RAY = """
+import sys, time
+import ray
+ray.init(num_cpus=int(sys.argv[1]), include_dashboard=False, log_to_driver=False)
+@ray.remote(num_cpus=0)
+class Worker:
+    def own(self, modules):
+        for name in modules:
+            __import__(name)
+for _ in range(2):
+    begin = time.perf_counter()
+    workers = [Worker.remote() for _ in range(int(sys.argv[1]))]
+    ray.get([worker.own.remote(sys.argv[2:]) for worker in workers])
+    print("seconds", time.perf_counter() - begin, flush=True)
+    for worker in workers:
+        ray.kill(worker)
+"""
+
+
+def of_ray(python: str, count: int, modules: list[str]) -> list[float]:
+    """Seconds until all actors of Ray have the modules: of the first start, and of another."""
+    done = subprocess.run([python, "-c", _RAY, str(count), *modules], check=True, capture_output=True, text=True, stdin=subprocess.DEVNULL)
+    return [float(line.split()[1]) for line in done.stdout.splitlines() if line.startswith("seconds ")]
+
+
 def command(*words: str) -> None:
     subprocess.run(words, check=True, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
 
@@ -75,6 +101,7 @@ def main() -> None:
     parser.add_argument("--ranks", type=int, default=8)
     parser.add_argument("--runs", type=int, default=5)
     parser.add_argument("--torchrun")
+    parser.add_argument("--ray", metavar="PYTHON", help="With Ray and the modules.")
     parser.add_argument("--without", action="store_true", help="Also start all procs without preload, each with its own import.")
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
@@ -98,6 +125,10 @@ def main() -> None:
         plain = spawn(options.procs, names, [])
         found[f"{options.procs} procs without preload"] = spread([plain[0]])
         found["own memory without preload"] = spread([plain[1]])
+    if options.ray:
+        first, again = of_ray(options.ray, options.procs, names)
+        found[f"{options.procs} actors of Ray, the first"] = spread([first])
+        found[f"{options.procs} further actors of Ray"] = spread([again])
     with tempfile.TemporaryDirectory() as folder:
         program = Path(folder, "program.py")
         program.write_text(_PROGRAM.format(names=options.modules))
