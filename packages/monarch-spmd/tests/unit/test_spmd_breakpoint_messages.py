@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import json
 import os
 import socket
 import sys
@@ -12,24 +11,36 @@ from typing import Any
 
 import pytest
 
+from monarch.extension.channel import Channel
 from monarch.spmd.breakpoints import Breakpoints
 
 PROMPT = {"prompt": "p", "function": "f", "path": "a.py", "line": 1}
+
+
+def frame(head: dict[str, Any]) -> bytes:
+    """The bytes of a message."""
+    ours, theirs = socket.socketpair()
+    with theirs:
+        channel = Channel(ours)
+        channel.send(head)
+        channel.close()
+        return theirs.recv(1 << 16)
+
+
 GARBAGE = [
     b"GET / HTTP/1.1\r\n\r\n",
     b"\xff\xfe\n",
-    b"[]\n",
-    b"1\n",
-    b"null\n",
-    b"{}\n",
-    b'{"text": 5}\n',
-    b'{"text": "x", "more": 1}\n',
-    b"[" * 100_000 + b"\n",
     b"x" * (3 << 20),
-    *(json.dumps({**PROMPT, name: value}).encode() + b"\n" for name, value in (("line", "x"), ("prompt", {}), ("more", 1))),
-    b'{"prompt": "p"}\n',
-    # A text, and then data that is too long for a line.
-    b'{"text": "x"}\n[]\n' + b"y" * (3 << 20),
+    frame({})[:-1],
+    frame({}),
+    frame({"text": 5}),
+    frame({"text": "x", "more": 1}),
+    frame({"prompt": "p"}),
+    *(frame({**PROMPT, name: value}) for name, value in (("line", "x"), ("prompt", {}), ("more", 1))),
+    # A text, and then data that is no message.
+    frame({"text": "x"}) + b"y" * (3 << 20),
+    # The program sends a second prompt and waits for neither answer.
+    frame(PROMPT) * 2,
 ]
 
 
@@ -41,7 +52,7 @@ def test_garbage_ends_its_connection_without_a_traceback(sent: bytes) -> None:
         asyncio.get_running_loop().set_exception_handler(lambda _, context: raised.append(context))
         shown: list[str] = []
         breakpoints = Breakpoints("run", 0, {}, shown.append, lambda: None)
-        await breakpoints.listen()
+        breakpoints.listen()
         one = socket.socket(socket.AF_UNIX)
         one.setblocking(False)
         loop = asyncio.get_running_loop()
@@ -69,14 +80,14 @@ def test_garbage_ends_its_connection_without_a_traceback(sent: bytes) -> None:
 @pytest.mark.parametrize("uid", [0, 65534])
 def test_connection_of_another_user_is_closed_unread(uid: int) -> None:
     program = f"""
-import json, os, socket, sys
+import os, socket, sys
 os.setgid({uid})
 os.setuid({uid})
 one = socket.socket(socket.AF_UNIX)
 one.settimeout(20)
 one.connect("\\0" + sys.argv[1])
 try:
-    one.sendall(json.dumps({PROMPT}).encode() + b"\\n")
+    one.sendall({frame(PROMPT)!r})
     one.shutdown(socket.SHUT_WR)
     one.recv(1)
 except (BrokenPipeError, ConnectionResetError):
@@ -86,7 +97,7 @@ except (BrokenPipeError, ConnectionResetError):
 
     async def run() -> None:
         breakpoints = Breakpoints("run", 0, {}, print, lambda: sessions.append(None))
-        await breakpoints.listen()
+        breakpoints.listen()
         try:
             peer = await asyncio.create_subprocess_exec(sys.executable, "-c", program, breakpoints.address)
             assert await peer.wait() == 0

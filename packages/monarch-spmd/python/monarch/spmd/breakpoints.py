@@ -1,36 +1,26 @@
-"""Breakpoints of a rank's program: from the socket on which the program asks, to the debugger of the job.
+"""Breakpoints of a rank's program: from the channel on which the program asks, to the debugger of the job.
 
-The program's end is `program_debugger.py`. It connects for each session, and sends lines of JSON: output, or a prompt with the place where
-it stands, which is answered by a line, or by null: go on. The end of the connection is that of the session.
+The program's end is `program_debugger.py`. It connects for each session. Its messages are output, or a prompt with the place where it
+stands, which is answered by a line, or by null: go on. The end of the connection is that of the session.
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import json
-import os
 import re
-import socket
-import struct
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from monarch.actor import MonarchError
+from monarch.extension.channel import AsyncChannel, Channel, Head, Message
+from monarch.spmd.program_socket import ProgramSocket
 
 if TYPE_CHECKING:
     from monarch.extension.debug import ProgramSession
 
-# The longest line of the program in bytes: it sends longer texts in pieces.
-_LINE = 1 << 20
-_UCRED = struct.Struct("3i")
-
 
 class Breakpoints:
-    """Listens for the breakpoints of one program. `show` shows a line to the user, `moved` is called when a session begins or ends.
-
-    The socket has an abstract name, which is gone with this process, and admits this user only.
-    """
+    """Listens for the breakpoints of one program. `show` shows a line to the user, `moved` is called when a session begins or ends."""
 
     def __init__(self, run_id: str, rank: int, coords: Mapping[str, int], show: Callable[[str], None], moved: Callable[[], None]) -> None:
         # A name that the debugger accepts.
@@ -39,53 +29,37 @@ class Breakpoints:
         self._coords = coords
         self._show = show
         self._moved = moved
-        self._server: asyncio.Server | None = None
-        self._tasks: set[asyncio.Task[Any]] = set()
-        self._count = 0
-        self.address = f"monarch-spmd-{os.getpid()}-{os.urandom(8).hex()}"
+        self._socket = ProgramSocket(self._begin)
+        self._connections: set[_Connection] = set()
+
+    @property
+    def address(self) -> str:
+        """The name of the socket."""
+        return self._socket.address
 
     @property
     def is_standing(self) -> bool:
         """Whether a debugger has hold of the program now."""
-        return self._count > 0
+        return bool(self._connections)
 
-    async def listen(self) -> None:
-        listening = socket.socket(socket.AF_UNIX)
-        try:
-            listening.bind("\0" + self.address)
-            self._server = await asyncio.start_unix_server(self._accept, sock=listening, limit=_LINE)
-        except BaseException:
-            listening.close()
-            raise
+    def listen(self) -> None:
+        """Takes connections of the program; `OSError` where this process has no free descriptor."""
+        self._socket.listen()
 
     def close(self) -> None:
         """Ends all sessions: the program has ended."""
-        server, self._server = self._server, None
-        if server is not None:
-            server.close()
-        for task in self._tasks:
-            task.cancel()
+        self._socket.close()
+        for connection in list(self._connections):
+            connection.close()
 
-    async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        if not _is_own(writer.get_extra_info("socket")):
-            writer.close()
-            return
-        task = asyncio.current_task()
-        assert task is not None
-        self._tasks.add(task)
-        self._count += 1
+    def _begin(self, channel: Channel) -> None:
+        self._connections.add(_Connection(self, channel))
         self._moved()
-        try:
-            await _Link(self, reader, writer).serve()
-        except (OSError, ValueError, asyncio.CancelledError):  # the program is gone, or is no process of this run
-            pass
-        finally:
-            self._count -= 1
-            self._moved()
-            self._tasks.discard(task)
-            writer.close()
-            with contextlib.suppress(OSError):
-                await writer.wait_closed()
+
+    def end(self, connection: _Connection) -> None:
+        """Forgets a connection, which has ended."""
+        self._connections.discard(connection)
+        self._moved()
 
     async def open(self, function: str, path: str, line: int) -> ProgramSession:
         # Every rank waits for this import, and few programs stop at breakpoints.
@@ -102,45 +76,51 @@ class Breakpoints:
         self._show(f"the debugger cannot be reached, {function} goes on: {error}")
 
 
-class _Link:
+class _Connection:
     """One connection of the program: one session."""
 
-    def __init__(self, breakpoints: Breakpoints, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    def __init__(self, breakpoints: Breakpoints, channel: Channel) -> None:
         self._breakpoints = breakpoints
-        self._reader = reader
-        self._writer = writer
         self._session: ProgramSession | None = None
         # Output from before the first prompt.
         self._text = ""
+        # The prompt without an answer. Until it has one, the program sends nothing but its end.
+        self._asking: asyncio.Task[None] | None = None
+        self._channel = AsyncChannel(channel, self._take, self._ended)
 
-    async def serve(self) -> None:
-        coming = asyncio.ensure_future(self._reader.readline())
+    def close(self) -> None:
+        self._channel.end("the program has ended")
+
+    def _take(self, message: Message) -> None:
         try:
-            while line := await coming:
-                message = _parsed(line)
-                coming = asyncio.ensure_future(self._reader.readline())
-                if isinstance(message, str):
-                    self._write(message)
-                    continue
-                answer = asyncio.ensure_future(self._ask(message))
-                # Until the program has an answer, it sends nothing but its end.
-                await asyncio.wait((answer, coming), return_when=asyncio.FIRST_COMPLETED)
-                if not answer.done():
-                    answer.cancel()
-                    continue
-                self._writer.write(json.dumps(answer.result()).encode() + b"\n")
-                await self._writer.drain()
-        finally:
-            coming.add_done_callback(_looked_at)
-            coming.cancel()
-            if self._session is not None:
-                self._session.close(self._text)
+            given = _parsed(message.head)
+        except ValueError as error:  # the process is no program of this run
+            self._channel.end(str(error))
+            return
+        if isinstance(given, str):
+            self._write(given)
+        elif self._asking is not None:
+            self._channel.end("a second prompt before the answer to the first")
+        else:
+            self._asking = asyncio.get_running_loop().create_task(self._answer(given))
+
+    def _ended(self, reason: str) -> None:
+        if self._asking is not None:
+            self._asking.cancel()
+        if self._session is not None:
+            self._session.close(self._text)
+        self._breakpoints.end(self)
 
     def _write(self, text: str) -> None:
         if self._session is None:
             self._text += text
         else:
             self._session.write(text)
+
+    async def _answer(self, asked: _Prompt) -> None:
+        line = await self._ask(asked)
+        self._asking = None
+        self._channel.send({"line": line})
 
     async def _ask(self, asked: _Prompt) -> str | None:
         try:
@@ -162,12 +142,8 @@ class _Prompt(NamedTuple):
     line: int
 
 
-def _parsed(line: bytes) -> str | _Prompt:
+def _parsed(fields: Head) -> str | _Prompt:
     """A text that the program writes, or its prompt. `ValueError` for another message: any process of this user may connect."""
-    try:
-        fields: Any = json.loads(line)
-    except RecursionError:
-        raise ValueError("the message is nested too deep") from None
     match fields:
         case {"text": str(text)} if len(fields) == 1:
             return _whole(text)
@@ -180,15 +156,3 @@ def _parsed(line: bytes) -> str | _Prompt:
 def _whole(text: str) -> str:
     """The text without halves of characters, which no terminal and no message can have."""
     return text.encode(errors="replace").decode()
-
-
-def _looked_at(coming: asyncio.Future[bytes]) -> None:
-    """Retrieves the error, which would be printed otherwise."""
-    if not coming.cancelled():
-        coming.exception()
-
-
-def _is_own(connection: Any) -> bool:
-    """Whether the other end belongs to this user."""
-    _, uid, _ = _UCRED.unpack(connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size))
-    return uid == os.getuid()

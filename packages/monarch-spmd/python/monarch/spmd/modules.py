@@ -11,7 +11,7 @@ from monarch.spmd.environment import Attempt, RankPlace, variables
 from monarch.spmd.snapshot_link import VARIABLE
 from monarch.spmd.torchrun import LaunchSpec
 
-_OF_PROGRAM = (start_program.STACKS_FILE, start_program.DEBUGGER, start_program.PDB_FILE, VARIABLE)
+_OF_PROGRAM = (start_program.STACKS_FILE, start_program.DEBUGGER, start_program.DEBUGGER_FILES, VARIABLE)
 _DEVICES = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES")
 
 

@@ -1,13 +1,12 @@
-"""`breakpoint()` in the program of a rank: pdb, whose input and output go through a socket to the actor beside the program.
+"""`breakpoint()` in the program of a rank: pdb, whose input and output go through a channel to the actor beside the program.
 
-It is loaded from its file with the first breakpoint, after the module of `ThreadPdb`, and imports nothing else of Monarch: the program's
-`sys.path` makes no difference. `breakpoints.py` has the other end. Each thread that stands is a session, from its breakpoint to the last
-`continue`.
+It is loaded from its file with the first breakpoint, after those of `ThreadPdb` and `Channel`, and imports nothing else of Monarch: the
+program's `sys.path` makes no difference. `breakpoints.py` has the other end. Each thread that stands is a session, from its breakpoint to
+the last `continue`.
 """
 
 from __future__ import annotations
 
-import json
 import os
 import socket
 import sys
@@ -19,9 +18,11 @@ if TYPE_CHECKING:
     from types import FrameType
     from typing import Any
 
+    from monarch.extension.channel import Channel
     from monarch.extension.debug import Terminal, ThreadPdb, sessions
 else:
-    # `start_program.py` has loaded the module from its file.
+    # `start_program.py` has loaded the modules from their files.
+    from monarch_channel import Channel
     from monarch_thread_pdb import Terminal, ThreadPdb, sessions
 
 # Modules with frames between the begin of a thread and the program. The file that starts the program has one, too.
@@ -56,13 +57,13 @@ class ProgramDebugger(ThreadPdb):
     cannot_run = "the program of a rank cannot be run again from here"
 
     def __init__(self, address: str) -> None:
-        self._link = socket.socket(socket.AF_UNIX)
+        connection = socket.socket(socket.AF_UNIX)
         try:
-            self._link.connect("\0" + address)
+            connection.connect("\0" + address)
         except OSError:
-            self._link.close()
+            connection.close()
             raise
-        self._input = self._link.makefile("rb")
+        self._channel = Channel(connection, max_blob=0)
         # Whether a command is being carried out.
         self.is_busy = False
         self._place: tuple[str, str, int] = ("", "", 0)
@@ -119,14 +120,13 @@ class ProgramDebugger(ThreadPdb):
 
     def _send(self, message: dict[str, Any]) -> None:
         try:
-            self._link.sendall(json.dumps(message).encode() + b"\n")
+            self._channel.send(message)
         except OSError:  # the code that waits for a line notices it
             return
 
     def _answer(self) -> str | None:
         try:
-            line = self._input.readline()
-            return json.loads(line) if line else None
+            return self._channel.take().head.get("line")
         except OSError:
             return None
 
@@ -140,8 +140,7 @@ class ProgramDebugger(ThreadPdb):
         self.let_go()
 
     def let_go(self) -> None:
-        self._input.close()
-        self._link.close()
+        self._channel.close()
 
 
 class ProgramTerminal(Terminal):

@@ -19,6 +19,7 @@ from typing import IO, TYPE_CHECKING, Any, NamedTuple
 
 from monarch.actor import Actor, concurrent_endpoint, current_rank
 from monarch.extension import PDB_FILE
+from monarch.extension.channel import CHANNEL_FILE
 from monarch.extension.command import CannotStart, CommandLine, GuardedProcess, OutputBuffer, OutputPipe
 from monarch.spmd import start_program
 from monarch.spmd.address import ReservedPort, reachable_address
@@ -201,7 +202,7 @@ class Rank(Actor):
                 argv = self._program.argv(sys.executable, start_program.__file__)
                 self._close_port()
                 if self._program.kind != "command":
-                    await self._breakpoints.listen()
+                    self._breakpoints.listen()
                 await self._start(CommandLine(argv, environment, order.workdir, is_preloaded=self._program.kind != "command"))
         except CannotStart as error:
             problem = f"cannot start {error.word!r}: {os.strerror(error.errno)} ({errno.errorcode.get(error.errno, error.errno)})"
@@ -285,8 +286,8 @@ class Rank(Actor):
         ours = {
             start_program.STACKS_FILE: self._stack.path,
             start_program.DEBUGGER: self._breakpoints.address,
-            start_program.PDB_FILE: PDB_FILE,
-            VARIABLE: self._requests.path,
+            start_program.DEBUGGER_FILES: os.pathsep.join((PDB_FILE, CHANNEL_FILE)),
+            VARIABLE: self._requests.address,
         }
         return {**base, **own, **ours}
 

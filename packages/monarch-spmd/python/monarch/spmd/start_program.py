@@ -21,9 +21,11 @@ if TYPE_CHECKING:
 STACKS = 45
 STACKS_FILE = "MONARCH_SPMD_STACKS"
 DEBUGGER = "MONARCH_SPMD_DEBUGGER"
-PDB_FILE = "MONARCH_SPMD_PDB"
+# The files of the modules of `_BELOW_DEBUGGER`, separated by `os.pathsep`.
+DEBUGGER_FILES = "MONARCH_SPMD_DEBUGGER_FILES"
 ERROR_FILE = "TORCHELASTIC_ERROR_FILE"
 _DEBUGGER_MODULE = "monarch.spmd.program_debugger"
+_BELOW_DEBUGGER = ("monarch_thread_pdb", "monarch_channel")
 _LONGEST_TRACEBACK, _LONGEST_MESSAGE = 64 << 10, 4 << 10
 
 
@@ -64,8 +66,8 @@ def _answer_with_stacks() -> None:
 
 
 def _stop_at_breakpoints() -> None:
-    address, pdb_file = os.environ.pop(DEBUGGER, None), os.environ.pop(PDB_FILE, None)
-    if address is None or pdb_file is None or sys.breakpointhook is not sys.__breakpointhook__:
+    address, files = os.environ.pop(DEBUGGER, None), os.environ.pop(DEBUGGER_FILES, None)
+    if address is None or files is None or sys.breakpointhook is not sys.__breakpointhook__:
         return
 
     def stop(*args: Any, **options: Any) -> Any:
@@ -75,14 +77,15 @@ def _stop_at_breakpoints() -> None:
         if chosen not in ("", "pdb.set_trace"):
             return sys.__breakpointhook__(*args, **options)
         # The last call of this frame: the debugger would stop in any later call.
-        return _debugger(pdb_file).stop_at(sys._getframe(1), address, *args, **options)  # pyright: ignore[reportPrivateUsage]
+        return _debugger(files).stop_at(sys._getframe(1), address, *args, **options)  # pyright: ignore[reportPrivateUsage]
 
     sys.breakpointhook = stop
 
 
-def _debugger(pdb_file: str) -> ModuleType:
-    """The module `program_debugger` of this folder, and the one on which it is built, whatever `sys.path` has."""
-    _module("monarch_thread_pdb", pdb_file)
+def _debugger(files: str) -> ModuleType:
+    """The module `program_debugger` of this folder, and those on which it is built, whatever `sys.path` has."""
+    for name, path in zip(_BELOW_DEBUGGER, files.split(os.pathsep), strict=True):
+        _module(name, path)
     return _module(_DEBUGGER_MODULE, os.path.join(os.path.dirname(__file__), "program_debugger.py"))
 
 
