@@ -9,6 +9,7 @@ import os
 import re
 import signal
 from pathlib import Path
+from typing import Any
 
 import pytest
 from dying_actors import Spawner, Worker
@@ -73,7 +74,7 @@ def test_frozen_proc_is_killed_when_it_is_stopped():
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSEGV])
 def test_zygote_that_is_killed(faults, number):
     one, two = this_host().spawn_procs({"gpus": 2}, name="one"), this_host().spawn_procs(name="two")
-    worker, other = one.spawn("worker", Worker), two.spawn("other", Worker)
+    worker, other = one.spawn("first_of_zygote", Worker), two.spawn("second_of_zygote", Worker)
     pids = [*worker.pid.call().get().values(), other.pid.call_one().get()]
     zygote = current_process().native.zygote_pid()
     assert zygote is not None and {parent_of(pid) for pid in pids} == {zygote}
@@ -83,12 +84,15 @@ def test_zygote_that_is_killed(faults, number):
     os.kill(zygote, number)
     with pytest.raises(SupervisionError, match=r"failed: Killed\(sig=9\) \(pid \d+ on \S+\) SIGKILL"):
         held.get()
-    # The hook is called once per mesh and rank.
-    told = [faults.get() for _ in range(3)]
-    assert sorted((f.name, f.crashed_ranks[0], f.reason.kind) for f in told) == [
-        ("other", 0, "signal"),
-        ("worker", 0, "signal"),
-        ("worker", 1, "signal"),
+    # The hook is called once per mesh and rank. Procs that other tests have left end with this zygote, too.
+    failures: list[Any] = []
+    while len(failures) < 3:
+        if (failure := faults.get()).name.endswith("_of_zygote"):
+            failures.append(failure)
+    assert sorted((f.name, f.crashed_ranks[0], f.reason.kind) for f in failures) == [
+        ("first_of_zygote", 0, "signal"),
+        ("first_of_zygote", 1, "signal"),
+        ("second_of_zygote", 0, "signal"),
     ]
     assert all(wait_for_end(pid) for pid in pids)
     with pytest.raises(SpawnError):
@@ -100,7 +104,7 @@ def test_zygote_that_is_killed(faults, number):
     assert not os.path.exists(f"/proc/{zygote}")
     one.stop().get()
     two.stop().get()
-    assert faults.empty()
+    assert not any(failure.name.endswith("_of_zygote") or failure.name == "late" for failure in faults.queue)
 
 
 def test_zygote_that_is_frozen_starts_nothing(faults):
