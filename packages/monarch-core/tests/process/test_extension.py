@@ -342,6 +342,33 @@ def test_failed_request_states_its_reason(peers: Any, name: str, text: str, body
     assert extension.ask(proc_of(peers, 0), "test.echo", b"ab").get() == b"ba"
 
 
+def test_failed_request_may_stay_unread() -> None:
+    """The bytes of its failure are no exception of an endpoint: nothing is written, and the client's threads go on."""
+    source = """
+    import gc
+    from monarch.actor import Actor, endpoint, this_host
+    from monarch.extension import ask, member, serve
+
+    class Peer(Actor):
+        @endpoint
+        def serve(self):
+            serve("refuses", lambda request: request.fail(b"\\x00\\x01") or request.defer())
+            return member().proc
+
+    peer = this_host().spawn_procs().spawn("peer", Peer)
+    proc = peer.serve.call_one().get()
+    unread = [ask(proc, "refuses") for _ in range(3)]
+    try:
+        ask(proc, "refuses").get()
+    except Exception:
+        pass
+    unread.clear()
+    gc.collect()
+    assert peer.serve.call_one().get() == proc
+    """
+    assert run(source).stderr == ""
+
+
 def test_request_without_a_handler_names_the_cause(peers: Any) -> None:
     with pytest.raises(extension.RequestError, match=r"request test\.unknown to <\w+> has no handler: no wheel") as caught:
         extension.ask(proc_of(peers, 0), "test.unknown").get()

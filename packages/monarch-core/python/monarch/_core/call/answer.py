@@ -53,7 +53,10 @@ def report_unread(answer: bytes) -> None:
     from monarch._core.errors.complaint import complain
     from monarch._core.errors.text import never_retrieved
 
-    packed, *origin = marshal.loads(answer)
+    try:
+        packed, *origin = marshal.loads(answer)
+    except (ValueError, EOFError, TypeError):  # bytes with which a handler of a wheel has failed a request
+        return
     # Exceptions of ports, bootstraps and requests of the runtime name no endpoint: no future of a call has them.
     if origin and origin[-1]:
         display, pid, host, method = origin
