@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from itertools import chain, repeat
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from monarch.extension import bulk
+from monarch.extension.bulk import Handle, Plan
 from monarch.extension.events import is_recording
 from monarch.rdma._buffers.arguments import check_timeout
+from monarch.rdma._process.process import this_process
 from monarch.rdma._transfer.failure import decoder
 from monarch.rdma._transfer.operation import NAMES
 from monarch.rdma._transfer.remote_buffer import path_of, peer_of
@@ -18,6 +21,7 @@ if TYPE_CHECKING:
     from monarch.actor import Future, Port
     from monarch.rdma._buffers.observation import Began
     from monarch.rdma._transfer.operation import Operation
+    from monarch.rdma._transfer.remote_buffer import RemoteBuffer
 
 # Seconds that the preparation waits for owners that do not answer. The first submit finds missing information.
 _OPENING = 2.0
@@ -66,6 +70,43 @@ class RDMAPlan:
 
     def __repr__(self) -> str:
         return f"<RDMAPlan of {self.ops:,} operations, {self.nbytes:,} bytes>"
+
+
+class Columns(NamedTuple):
+    """Copies between a buffer and memory of this process, one a row: offsets, addresses and numbers of bytes."""
+
+    buffer: RemoteBuffer
+    offsets: Sequence[int]
+    addresses: Sequence[int]
+    sizes: Sequence[int]
+
+
+class HostPlan(RDMAPlan):
+    """Reads or writes between memories of hosts, given as columns: an object for each copy would take ten times as long.
+
+    `keep` keeps the local memory.
+    """
+
+    __slots__ = ()
+
+    def __init__(self, kind: int, copies: Sequence[Columns], keep: object) -> None:
+        self.ops = sum(len(columns.sizes) for columns in copies)
+        self.nbytes = sum(sum(columns.sizes) for columns in copies)
+        self._way = HOST_MEMORY
+        self._op = NAMES[kind]
+        handles = [columns.buffer.__core__ for columns in copies]
+        self._peers = {columns.buffer.__core__.parts()[2]: peer_of(columns.buffer) for columns in copies}
+        self._first = handles[0] if handles else None
+        rows = chain.from_iterable(
+            zip(repeat(handle), repeat(kind), addresses, sizes, offsets, repeat(0), repeat(0), strict=False)
+            for handle, (_, offsets, addresses, sizes) in zip(handles, copies, strict=True)
+        )
+        self.__core__ = Plan(this_process().bulk, list(rows), (tuple(copies), keep))  # pyright: ignore[reportArgumentType]
+
+
+def is_for_hosts(buffers: Sequence[RemoteBuffer]) -> bool:
+    """Whether a `HostPlan` can copy from and to these."""
+    return all(isinstance(buffer.__core__, Handle) and path_of(buffer) is HOST_MEMORY for buffer in buffers)
 
 
 def opened(plan: RDMAPlan) -> RDMAPlan:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from monarch.rdma._transfer.memory import device_of, is_tensor
@@ -71,7 +72,13 @@ def _local_tensor(name: str, value: Any) -> LocalTensor:
     if data.dtype.hasobject or not data.dtype.isnative:
         raise TypeError(f"an array of dtype {data.dtype} cannot be sent: expected numbers in the byte order of the machine")
     address, readonly = interface["data"]
-    return LocalTensor(name, data.dtype.name, data.dtype.itemsize, data.shape, data.strides, address, readonly, None, data, whole, found)
+    return LocalTensor(name, _name(data.dtype), data.dtype.itemsize, data.shape, data.strides, address, readonly, None, data, whole, found)
+
+
+@lru_cache(64)
+def _name(dtype: Any) -> str:
+    # NumPy composes the name anew each time, which takes longer than the rest of a tensor.
+    return dtype.name
 
 
 def _split(value: Any) -> tuple[Box | None, Any]:

@@ -12,13 +12,12 @@ from typing import TYPE_CHECKING, Protocol
 import numpy as np
 
 from monarch.rdma._buffers.buffer import RDMABuffer, register
-from monarch.rdma._buffers.plan import RDMAPlan
 from monarch.rdma._machine.backend import check_backend
 from monarch.rdma._process.allocation import allocate
 from monarch.rdma._transfer.memory import Memory
 from monarch.rdma._transfer.operation import WRITE
 from monarch.rdma.weights.local_tensor import LocalTensor, local_tensors, table_of
-from monarch.rdma.weights.operations import kept_by, operations
+from monarch.rdma.weights.operations import kept_by, plan_of
 from monarch.rdma.weights.planner import dense_strides, find_runs, merged, placed
 from monarch.rdma.weights.words import CLOSING, WHOLE, WRITING, Words, state_of, version_of, word
 
@@ -26,6 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from typing import Any
 
+    from monarch.rdma._buffers.plan import RDMAPlan
     from monarch.rdma.weights.table import Table
 
 # Seconds between two looks at the announcements of readers.
@@ -91,7 +91,7 @@ class Copies:
         runs = find_runs(live.shape, live.itemsize[live.tensor], (self.table.start, self.table.strides), (live.start, live.strides))
         runs = merged(runs, live.tensor)
         kept = kept_by(self._tensors, live.tensor)
-        return RDMAPlan(list(operations(WRITE, buffer, runs, kept)))
+        return plan_of(WRITE, [(buffer, runs)], kept)
 
 
 class Live:

@@ -1,14 +1,15 @@
-"""Runs of bytes as operations of a batch."""
+"""Runs of bytes as the operations of a plan."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from monarch.rdma._buffers.plan import Columns, HostPlan, RDMAPlan, is_for_hosts
 from monarch.rdma._transfer.memory import Memory
 from monarch.rdma._transfer.operation import Operation
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
 
     from monarch.rdma._buffers.buffer import RDMABuffer
     from monarch.rdma.weights.local_tensor import LocalTensor
@@ -24,9 +25,15 @@ def kept_by(tensors: Sequence[LocalTensor], numbers: Numbers) -> list[Kept]:
     return [(tensors[i].data, tensors[i].device) for i in map(int, numbers)]
 
 
-def operations(kind: int, buffer: RDMABuffer, runs: Runs, kept: Sequence[Kept] | None, keep: object = None) -> Iterator[Operation]:
-    """The operation of each run: `there` is an offset in the buffer, `here` an address, of the memory of `kept[piece]`, else of `keep`."""
-    columns = zip(runs.piece.tolist(), runs.there.tolist(), runs.here.tolist(), runs.nbytes.tolist(), strict=True)
-    if kept is None:
-        return (Operation(kind, buffer, Memory(here, n, False, keep), n, there) for _, there, here, n in columns)
-    return (Operation(kind, buffer, Memory(here, n, False, *kept[piece]), n, there) for piece, there, here, n in columns)
+def plan_of(kind: int, copies: Sequence[tuple[RDMABuffer, Runs]], kept: Sequence[Kept] | None, keep: object = None) -> RDMAPlan:
+    """The plan of runs: `there` is an offset in the buffer, `here` an address, of the memory of `kept[piece]`, else of `keep`."""
+    columns = [Columns(buffer, runs.there.tolist(), runs.here.tolist(), runs.nbytes.tolist()) for buffer, runs in copies]
+    devices = kept is not None and any(device is not None for _, device in kept)
+    if not devices and is_for_hosts([buffer for buffer, _ in copies]):
+        return HostPlan(kind, columns, (kept, keep))
+    found: list[Operation] = []
+    for (buffer, runs), (_, offsets, addresses, sizes) in zip(copies, columns, strict=True):
+        for piece, offset, address, size in zip(runs.piece, offsets, addresses, sizes, strict=True):
+            of: Kept = (keep, None) if kept is None else kept[int(piece)]
+            found.append(Operation(kind, buffer, Memory(address, size, False, of[0], of[1]), size, offset))
+    return RDMAPlan(found)

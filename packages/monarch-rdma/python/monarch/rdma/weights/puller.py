@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from monarch.rdma._buffers.buffer import RDMABuffer
-from monarch.rdma._buffers.plan import RDMAPlan, opened
+from monarch.rdma._buffers.plan import opened
 from monarch.rdma._process.allocation import allocate
-from monarch.rdma._transfer.operation import READ, Operation
+from monarch.rdma._transfer.operation import READ
 from monarch.rdma.errors import RDMAError, RDMATimeoutError
 from monarch.rdma.weights.casting import Casts
-from monarch.rdma.weights.operations import Kept, kept_by, operations
+from monarch.rdma.weights.operations import Kept, kept_by, plan_of
 from monarch.rdma.weights.planner import Runs, by_group, find_runs, merged
 from monarch.rdma.weights.words import WHOLE, is_there, state_of, version_of, word
 
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from monarch.actor import Future
+    from monarch.rdma._buffers.plan import RDMAPlan
     from monarch.rdma.weights.local_tensor import LocalTensor
     from monarch.rdma.weights.planner import Pieces
     from monarch.rdma.weights.published import Offer
@@ -77,10 +78,8 @@ class Feed:
         slot = int(np.flatnonzero(self.values == word(version, WHOLE))[0])
         plan = self._plans.get(slot)
         if plan is None:
-            found: list[Operation] = []
-            for region, runs in self._runs:
-                found += operations(READ, self._slots[slot][region], runs, self._kept, self._keep)
-            plan = self._plans[slot] = opened(RDMAPlan(found))
+            copies = [(self._slots[slot][region], runs) for region, runs in self._runs]
+            plan = self._plans[slot] = opened(plan_of(READ, copies, self._kept, self._keep))
         return plan.submit(timeout=timeout)
 
     def versions(self) -> set[int]:
@@ -118,7 +117,7 @@ class Puller:
         same = np.array([tensors[int(i)].dtype == dtype for i, dtype in zip(pieces.tensor, pieces.dtype, strict=True)], bool)
         runs = find_runs(pieces.extent, pieces.itemsize, (pieces.dense, pieces.dense_strides), near)
         runs = Runs(*(column[same[runs.piece]] for column in runs))
-        self._commit = RDMAPlan(list(operations(READ, self._staging, merged(runs, pieces.tensor), kept)))
+        self._commit = plan_of(READ, [(self._staging, merged(runs, pieces.tensor))], kept)
         if not same.all():
             self._casts = Casts(tensors, pieces, np.flatnonzero(~same), memory)
 
