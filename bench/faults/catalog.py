@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from bench.faults import ends, frozen, healthy, loads, waits
+from bench.faults import ends, frozen, healthy, loads, machine, waits
 from bench.faults.program import Fault
 
-FAULTS: tuple[Fault, ...] = (*ends.FAULTS, *waits.FAULTS, *frozen.FAULTS, *loads.FAULTS)
+FAULTS: tuple[Fault, ...] = (*ends.FAULTS, *waits.FAULTS, *frozen.FAULTS, *loads.FAULTS, *machine.FAULTS)
 ALL: tuple[Fault, ...] = (*FAULTS, *healthy.HEALTHY)
 
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import os
 import signal
+from pathlib import Path
 
 import monarch.actor
 from bench.faults.actors import Fragile, Trainer
 from bench.faults.program import Fault, rest
 from monarch.actor import SupervisionError, this_host
+from monarch.actor.testing import local_hosts
 
 
 def _goes_on() -> None:
@@ -30,6 +32,22 @@ def dead_proc() -> None:
     os.kill(trainers.slice(gpus=2).pid.call_one().get(), signal.SIGKILL)
     _failed(trainers.step.call())
     rest()
+
+
+def lost_host() -> None:
+    """The agent of one of two hosts is killed."""
+    _goes_on()
+    with local_hosts(2) as hosts:
+        trainers = hosts.spawn_procs({"gpus": 2}, name="workers").spawn("trainer", Trainer)
+        pid = trainers.slice(hosts=1, gpus=0).pid.call_one().get()
+        # The agent is the parent of the zygote, which is the parent of its procs.
+        os.kill(parent(parent(pid)), signal.SIGKILL)
+        _failed(trainers.step.call())
+        rest()
+
+
+def parent(pid: int) -> int:
+    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
 
 
 def exception() -> None:
@@ -54,6 +72,7 @@ def crash_loop() -> None:
 
 FAULTS = (
     Fault("dead_proc", dead_proc, r"trainer rank 2 .*pid \d+.* was killed by signal 9 \(SIGKILL\)"),
+    Fault("lost_host", lost_host, r"host \S+ was lost"),
     Fault("exception", exception, r"trainer rank 1 .*raised ValueError: batch 1 has no labels in actors\.py:\d+ in check"),
     Fault("crash_loop", crash_loop, r"server fails again and again: 4 failures"),
 )

@@ -6,6 +6,7 @@ import os
 import signal
 import sys
 import tempfile
+import threading
 from pathlib import Path
 
 from bench.faults.actors import Trainer
@@ -40,7 +41,15 @@ def hanging_import() -> None:
     rest(call)
 
 
+def stopped_client() -> None:
+    trainers = this_host().spawn_procs({"gpus": 2}, name="workers").spawn("trainer", Trainer)
+    trainers.step.call().get()
+    threading.Timer(0.2, lambda: os.kill(os.getpid(), signal.SIGSTOP)).start()
+    rest(trainers.step.call(30.0))
+
+
 FAULTS = (
+    Fault("stopped_client", stopped_client, r"the client \(pid \d+\) is stopped by a signal", 1.0),
     Fault("sigstop", sigstop, r"trainer rank 3 .*is stopped by a signal", 4.0),
     Fault("gil", gil, r"trainer rank 1 .*keeps the GIL in actors\.py:\d+ in crunch", 5.0),
     Fault("hanging_import", hanging_import, r"trainer rank 0 .*importing module_that_waits", 11.0),

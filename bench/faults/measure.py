@@ -85,7 +85,11 @@ def measure(faults: Sequence[Fault], show: bool) -> int:
     """Prints the rows, and how many of the faults and of the healthy jobs are right. 1 where any is wrong."""
     rows = list[Row]()
     print(f"{'program':<24}{'result':<18}{'s':>6}{'bytes':>8}")
+    possible = [fault for fault in faults if fault.is_possible()]
     for fault in faults:
+        if fault not in possible:
+            print(f"{fault.name:<24}not possible here: it needs root, and {fault.needs}")
+            continue
         row = diagnosed(fault)
         rows.append(row)
         names = (
@@ -96,8 +100,8 @@ def measure(faults: Sequence[Fault], show: bool) -> int:
         print(f"{row.name:<24}{names.get(row.place, 'later'):<18}{row.seconds:>6.2f}{row.bytes:>8}", flush=True)
         if show or row.place != 1:
             print("".join(f"    {line}\n" for line in row.text.splitlines()), flush=True)
-    ill = [row for row, fault in zip(rows, faults, strict=True) if fault.cause]
-    well = [row for row, fault in zip(rows, faults, strict=True) if not fault.cause]
+    ill = [row for row, fault in zip(rows, possible, strict=True) if fault.cause]
+    well = [row for row, fault in zip(rows, possible, strict=True) if not fault.cause]
     print(
         f"{sum(row.place == 1 for row in ill)} of {len(ill)} faults on line 1, {sum(1 <= row.place <= 3 for row in ill)} in the first three"
     )

@@ -17,12 +17,18 @@ class Fault(NamedTuple):
     """A program with a fault. `cause` is a regular expression of the expected first line; empty for a healthy job.
 
     `after` is the time in seconds from readiness until the fault can be seen, such as the limit after which a process is unresponsive.
+    `needs` is a folder that only root may change.
     """
 
     name: str
     run: Callable[[], object]
     cause: str
     after: float = 0.5
+    needs: str = ""
+
+    def is_possible(self) -> bool:
+        """Whether this machine has the folder in `needs`, and this user may change it."""
+        return not self.needs or (os.geteuid() == 0 and os.path.isdir(self.needs))
 
 
 def ready() -> None:

@@ -22,6 +22,10 @@ def test_healthy_job_states_its_sources() -> None:
     assert lines[2].startswith("looked at: 1 procs; ") and "deadlock" in lines[2]
 
 
+def test_job_without_processes_is_not_called_healthy() -> None:
+    assert str(diagnosed(Snapshot(sources=("table failures",)), OWN)).startswith("no cause was found, and no process could be looked at\n")
+
+
 def test_only_cause_is_followed_by_no_second() -> None:
     assert "\n2  no second cause\n" in str(diagnosed(circle("a", "b"), OWN))
 

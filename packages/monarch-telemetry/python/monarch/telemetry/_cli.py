@@ -268,7 +268,7 @@ def _snapshot(pid: int | None, addr: str | None, token_file: str | None, capture
         engine = engine_of(job, _engine(None, token_file, None))
     except TelemetryError:
         engine = None
-    return collected(lambda: job_of(job.pid), engine)
+    return collected(lambda: job_of(job.pid), engine, first=job)
 
 
 @verb("mcp", "Serves coding agents over stdin and stdout (Model Context Protocol).")

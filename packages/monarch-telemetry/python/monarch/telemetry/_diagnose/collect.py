@@ -9,50 +9,67 @@ from monarch.extension import member
 from monarch.extension.inspection import InspectedJob, host_stacks, host_state, inspect_jobs
 from monarch.telemetry._asking import Asking
 from monarch.telemetry._diagnose.inspected import Looked, snapshot
-from monarch.telemetry._diagnose.machine import machine_checks
+from monarch.telemetry._diagnose.machine import local_pids, machine_checks, without_answer
+from monarch.telemetry._diagnose.processor_time import processor_checks, sampled
 from monarch.telemetry._diagnose.snapshot import Snapshot
 from monarch.telemetry._diagnose.tables import recorded
 from monarch.telemetry.errors import TelemetryError
 
 # The seconds between both looks: what waits for as long is no call that has just begun.
 BETWEEN = 0.4
+# Seconds for a look. Agents answer within two.
+_TIMEOUT = 4.0
 
 
 def own_job() -> InspectedJob:
     """The job of this process: its state and stacks, as the agent of this host has them."""
     own = member()
     try:
-        return InspectedJob(int(own.host), None, host_state(), host_stacks(), None)
+        return InspectedJob(int(own.host), None, host_state(_TIMEOUT), host_stacks(_TIMEOUT), None)
     except OSError as error:
         return InspectedJob(int(own.host), None, None, None, f"the agent of this host does not answer: {error}")
 
 
 def job_of(pid: int | None) -> InspectedJob:
     """The job of this user on this machine whose client has this pid, or the only one."""
-    return chosen(inspect_jobs(), pid)
+    return chosen(inspect_jobs(_TIMEOUT), pid)
 
 
-def collected(find: Callable[[], InspectedJob | None], engine: Asking | None = None, *, between: float = BETWEEN) -> Snapshot:
-    """The snapshot of the job that `find` gives, twice; of an engine its rows too. `TelemetryError` where neither gives anything."""
-    first = find()
+def collected(
+    find: Callable[[], InspectedJob | None],
+    engine: Asking | None = None,
+    *,
+    first: InspectedJob | None = None,
+    between: float = BETWEEN,
+) -> Snapshot:
+    """The snapshot of the job that `find` gives, twice, or once after `first`; of an engine its rows too.
+
+    `TelemetryError` where neither gives anything.
+    """
+    first = first or find()
     began = time.monotonic()
     found = Snapshot()
     missing: list[str] = []
     if first is not None and first.state is not None:
+        before = Looked(first.state, first.stacks)
+        samples = sampled(local_pids(before))
+        sampled_at = time.monotonic()
         rest = between - (time.monotonic() - began)
         if rest > 0:
             time.sleep(rest)  # sleeps: the time between both looks
         second = find()
         now = second if second is not None and second.state is not None else first
-        found = snapshot(Looked(first.state, first.stacks), Looked(now.state, now.stacks), time.monotonic() - began)
-        found = found._replace(checks=tuple(machine_checks(found)))
+        found = snapshot(before, Looked(now.state, now.stacks), time.monotonic() - began)
+        passed = time.monotonic() - sampled_at
+        checks = processor_checks(found.procs, samples, sampled(samples), passed)
+        found = found._replace(checks=(*machine_checks(found), *checks))
         found = found._replace(sources=_sources(found))
         if now.stacks is None:
             missing.append("stacks of the processes")
     elif first is not None:
-        missing.append(f"process {first.pid}: {first.error}")
+        found = without_answer(first.number, first.pid, first.error or "no answer")
     if engine is not None:
-        found = recorded(found, engine)
+        found = recorded(found, engine, is_live=first is not None)
     if not found.sources and not missing:
         raise TelemetryError(
             "there is no job to diagnose", hint="`monarch ps` lists the jobs of this machine; --addr and --from name others"
@@ -82,7 +99,7 @@ def chosen(found: Sequence[InspectedJob], pid: int | None) -> InspectedJob:
 def of_engine(engine: Asking) -> Snapshot:
     """The snapshot of the job that an engine answers for: of its processes too, if its client runs on this machine."""
     client = _client_of(engine)
-    return collected(lambda: next((one for one in inspect_jobs() if one.number == client), None) if client else None, engine)
+    return collected(lambda: next((one for one in inspect_jobs(_TIMEOUT) if one.number == client), None) if client else None, engine)
 
 
 def engine_of(job: InspectedJob, engine: Asking) -> Asking | None:

@@ -54,7 +54,9 @@ class Diagnosis(NamedTuple):
     def __str__(self) -> str:
         lines = [line for number, cause in enumerate(self.causes[:_MOST_CAUSES], 1) for line in _cause_lines(number, cause)]
         if not self.causes:
-            lines = ["nothing is wrong", *(f"  longest: {one}" for one in self.busy)]
+            # Without processes only the past was looked at.
+            text = "nothing is wrong" if self.procs else "no cause was found, and no process could be looked at"
+            lines = [text, *(f"  longest: {one}" for one in self.busy)]
         elif len(self.causes) == 1:
             lines.append("2  no second cause")
         elif len(self.causes) > _MOST_CAUSES:

@@ -44,12 +44,12 @@ def parse_name(display: str) -> Name:
 def snapshot(before: Looked, now: Looked, between: float) -> Snapshot:
     """The state of the second look. Waits are those that both looks have seen; threads are paused where their calls are the same."""
     earlier, stacks = dict(_stack_answers(before)), dict(_stack_answers(now))
-    queues = {(proc["uid"], actor["mesh"]): actor for _, proc in _procs(before) for actor in _actors(proc)}
+    queues = {(proc["uid"], actor["mesh"]): actor for _, proc in procs_of(before) for actor in _actors(proc)}
     procs: list[Proc] = []
     actors: list[Actor] = []
     waits: list[Wait] = []
     ends: list[End] = []
-    for host, proc in _procs(now):
+    for host, proc in procs_of(now):
         uid = str(proc["uid"])
         if _is_observer(proc):
             continue
@@ -85,7 +85,7 @@ def _parts(answer: Mapping[str, Any] | None) -> Iterator[Mapping[str, Any]]:
                 yield other["answer"]
 
 
-def _procs(looked: Looked) -> Iterator[tuple[str, Mapping[str, Any]]]:
+def procs_of(looked: Looked) -> Iterator[tuple[str, Mapping[str, Any]]]:
     for part in _parts(looked.state):
         for proc in part["procs"]:
             yield part["host"], proc

@@ -6,7 +6,8 @@ import os
 import threading
 from collections.abc import Callable, Iterator
 
-from monarch.telemetry._diagnose.snapshot import Check, Proc, Snapshot
+from monarch.telemetry._diagnose.inspected import Looked, procs_of
+from monarch.telemetry._diagnose.snapshot import Check, Host, Proc, Snapshot, ranked
 
 # Seconds for a call to a file system, after which it hangs.
 _HANGS = 1.0
@@ -21,31 +22,56 @@ def machine_checks(found: Snapshot) -> Iterator[Check]:
     if not here:
         return
     host = here[0].host
-    folders: dict[str, list[str]] = {_SHARED: [proc.uid for proc in here]}
+    folders: dict[str, list[Proc]] = {}
     for proc in here:
-        for folder in _folders(proc.pid):
-            folders.setdefault(folder, []).append(proc.uid)
+        for folder in (_SHARED, *_folders(proc.pid)):
+            folders.setdefault(folder, []).append(proc)
     seen: set[int] = set()
-    for folder, uids in list(folders.items())[:_MOST]:
-        answered, stat = _within(lambda folder=folder: os.statvfs(folder), _HANGS)
+    for folder, procs in list(folders.items())[:_MOST]:
+        uids = tuple(proc.uid for proc in procs)
+        # A process may have other mounts than this one.
+        path = f"/proc/{procs[0].pid}/root{folder}"
+        answered, stat = _within(lambda path=path: os.statvfs(path), _HANGS)
         if not answered:
-            yield Check("hangs", host, folder, _HANGS, _HANGS, tuple(uids), f"statvfs({folder!r}) has not returned")
+            yield Check("hangs", host, folder, _HANGS, _HANGS, uids, f"statvfs({path!r}) has not returned")
         elif stat is not None and stat.f_blocks and not stat.f_flag & os.ST_RDONLY and stat.f_fsid not in seen | {0}:
             seen.add(stat.f_fsid)
-            yield Check(
-                "file_system", host, folder, (stat.f_blocks - stat.f_bavail) * stat.f_frsize, stat.f_blocks * stat.f_frsize, tuple(uids)
-            )
+            used, size = (stat.f_blocks - stat.f_bavail) * stat.f_frsize, stat.f_blocks * stat.f_frsize
+            yield Check("file_system", host, folder, used, size, uids, path)
             if stat.f_files:
-                yield Check("inodes", host, folder, stat.f_files - stat.f_ffree, stat.f_files, tuple(uids))
+                yield Check("inodes", host, folder, stat.f_files - stat.f_ffree, stat.f_files, uids, path)
     for proc in here:
         used, limit = _descriptors(proc.pid)
         if limit:
-            yield Check("descriptors", host, f"{proc.name} (pid {proc.pid})", used, limit, (proc.uid,), f"/proc/{proc.pid}/fd")
+            name = "the client" if proc.mesh is None else f"{ranked(proc.mesh, proc.rank, proc.size)} (pid {proc.pid})"
+            yield Check("descriptors", host, name, used, limit, (proc.uid,), f"/proc/{proc.pid}/fd")
+
+
+def without_answer(number: int, pid: int | None, error: str) -> Snapshot:
+    """The snapshot of a job whose client gives no answer: the state of its process in the kernel."""
+    host = os.uname().nodename
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            kernel = file.read().rpartition(b")")[2].split()[0].decode()
+    except (OSError, IndexError):
+        kernel = ""
+    client = Proc(f"{number:016x}", host, pid or 0, "client", kernel=kernel, answered=False)
+    stopped = kernel in ("T", "t")
+    return Snapshot((client,), (), (Host(host, error="" if stopped else error),), sources=(f"process {pid} of this machine",))
+
+
+def local_pids(looked: Looked) -> list[int]:
+    """The pids of the processes of this machine."""
+    return [int(proc["pid"]) for host, proc in procs_of(looked) if proc["pid"] and _is_local(host, int(proc["pid"]))]
 
 
 def _is_here(proc: Proc) -> bool:
-    """Whether a process runs on this machine: by its host's name and its pid."""
-    return proc.host == os.uname().nodename and proc.pid > 0 and os.path.isdir(f"/proc/{proc.pid}/task")
+    return proc.pid > 0 and _is_local(proc.host, proc.pid)
+
+
+def _is_local(host: str, pid: int) -> bool:
+    """Whether a process runs on this machine: by the name of its host and its pid."""
+    return host == os.uname().nodename and os.path.isdir(f"/proc/{pid}/task")
 
 
 def _folders(pid: int) -> Iterator[str]:

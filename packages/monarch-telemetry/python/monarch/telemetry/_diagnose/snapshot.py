@@ -139,6 +139,8 @@ class End(NamedTuple):
     # Since the failure, if it is known.
     age: float | None = None
     source: str = "failures of owned meshes"
+    # The mesh is gone: its owner has handled the failure.
+    is_past: bool = False
 
 
 class Host(NamedTuple):
@@ -256,8 +258,8 @@ class Index:
 
 
 def ranked(name: str, rank: int | None, size: int) -> str:
-    """`trainer rank 5`, or the name alone for a mesh of one."""
-    return name if rank is None or size <= 1 else f"{name} rank {rank}"
+    """`trainer rank 5`, or the name alone for a mesh of one. A size of 0 is not known."""
+    return name if rank is None or size == 1 else f"{name} rank {rank}"
 
 
 def seconds(value: float) -> str:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from monarch.telemetry._asking import Asking
+from monarch.telemetry._diagnose import recorded_job
 from monarch.telemetry._diagnose.snapshot import End, Snapshot
 from monarch.telemetry._queries import values
 from monarch.telemetry.errors import QueryError, TelemetryError
@@ -24,12 +25,15 @@ STATEMENTS = {
 }
 
 
-def recorded(found: Snapshot, engine: Asking) -> Snapshot:
-    """The snapshot with the rows of an engine. A statement without an answer is named in `missing`."""
-    rows: dict[str, list[Mapping[str, Any]]] = {}
+def recorded(found: Snapshot, engine: Asking, *, is_live: bool = True) -> Snapshot:
+    """The snapshot with the rows of an engine. A statement without an answer is named in `missing`.
+
+    The ages of failures of a job that has ended, as in a capture, are those at its last row.
+    """
     missing = list(found.missing)
-    sources = list(found.sources)
-    for name, sql in STATEMENTS.items():
+    statements = STATEMENTS if is_live else {**recorded_job.STATEMENTS, **STATEMENTS}
+    rows: dict[str, list[Mapping[str, Any]]] = {}
+    for name, sql in statements.items():
         try:
             table, coverage = engine.ask(sql, timeout=_EACH)
         except (QueryError, TelemetryError, OSError) as error:
@@ -38,14 +42,39 @@ def recorded(found: Snapshot, engine: Asking) -> Snapshot:
         columns = values.names(table)
         rows[name] = [dict(zip(columns, row, strict=True)) for row in values.rows(table)]
         missing += [f"tables of host {one.host}: {one.reason}" for one in coverage.missing]
-        sources.append(f"table {name}")
+    sources = [*found.sources, f"table {', '.join(rows)}"] if rows else list(found.sources)
+    if not is_live:
+        found = recorded_job.of_rows(rows)
     known = {(end.host, end.pid) for end in found.ends if end.pid is not None}
-    ends = [end for row in rows.get("failures", []) if (end := _end(row)) is not None and (end.host, end.pid) not in known]
-    return found._replace(rows=rows, ends=(*found.ends, *ends), missing=tuple(dict.fromkeys(missing)), sources=tuple(sources))
+    now = None if is_live else _last(engine)
+    recent = [end for row in rows.get("failures", []) if (end := _end(row, now)) is not None]
+    # A failed mesh of a job that goes on has an owner, unless it was replaced.
+    ends = [end._replace(is_past=is_live) for end in recent if (end.host, end.pid) not in known]
+    return found._replace(
+        rows=rows,
+        ends=(*(_completed(end, recent) for end in found.ends), *ends),
+        missing=tuple(dict.fromkeys(missing)),
+        sources=tuple(sources),
+    )
 
 
-def _end(row: Mapping[str, Any]) -> End | None:
-    age = (row["now_us"] - row["timestamp_us"]) / 1e6
+def _completed(end: End, rows: list[End]) -> End:
+    """The failure with its age and last output, if it has a row."""
+    row = next((one for one in rows if end.pid is not None and (one.host, one.pid) == (end.host, end.pid)), None)
+    return end if row is None else end._replace(age=row.age, output=end.output or row.output)
+
+
+def _last(engine: Asking) -> int | None:
+    """The time of the last row of a job, in microseconds since the epoch."""
+    sql = "SELECT max(t) AS t FROM (SELECT max(timestamp_us) AS t FROM logs UNION ALL SELECT max(timestamp_us) FROM failures)"
+    try:
+        return engine.ask(sql, timeout=_EACH).table.column(0).to_pylist()[0]
+    except (QueryError, TelemetryError, OSError):
+        return None
+
+
+def _end(row: Mapping[str, Any], now: int | None) -> End | None:
+    age = ((now or row["now_us"]) - row["timestamp_us"]) / 1e6
     if age > _RECENT or not row["first_cause"]:
         return None
     kind, _, detail = str(row["exit_reason"]).partition(": ")
@@ -54,7 +83,7 @@ def _end(row: Mapping[str, Any]) -> End | None:
         str(row["mesh_name"]),
         row["rank"],
         kind,
-        2 if row["rank"] is not None else 1,
+        0,
         str(row["id"]),
         code=row["exit_code"],
         signal=row["signal"],

@@ -16,13 +16,15 @@ _WANTED = ("stopped", "orphaned")
 ENDS_PROCESS = ("signal", "exit_code", "oom", "returned")
 # Failures of meshes of one name that are a crash loop.
 _LOOP = 3
+# The seconds after which a loop of failures that were handled is over.
+_OVER = 120.0
 _LINE = re.compile(r'File "([^"\n]*)", line (\d+), in (\S+)')
 _EXCEPTION = re.compile(r"^([A-Za-z_][\w.]*(?:Error|Exception|Exit|Interrupt|Warning|Iteration)?)(?:: (.*))?$")
 
 
 def ended(graph: WaitGraph) -> list[Finding]:
     """One finding for each process, actor or host that has failed first."""
-    ends = [end for end in graph.index.snapshot.ends if end.is_cause and end.kind not in _WANTED]
+    ends = [end for end in graph.index.snapshot.ends if end.is_cause and not end.is_past and end.kind not in _WANTED]
     in_loop = {name for name, _ in _loops(graph.index.snapshot.ends)}
     groups: dict[tuple[object, ...], list[End]] = {}
     for end in ends:
@@ -36,6 +38,8 @@ def looping(graph: WaitGraph) -> list[Finding]:
     found: list[Finding] = []
     for name, ends in _loops(graph.index.snapshot.ends):
         last = ends[-1]
+        if last.is_past and (last.age or 0.0) > _OVER:
+            continue
         found.append(
             Finding(
                 f"{name} fails again and again: {len(ends)} failures, the last {_why(last)}",
@@ -51,7 +55,7 @@ def looping(graph: WaitGraph) -> list[Finding]:
 def _loops(ends: Sequence[End]) -> list[tuple[str, list[End]]]:
     """Names with the failures of their meshes, one for each mesh: a mesh fails once, and a new one of its name again."""
     ranks: dict[tuple[str, int | None], dict[str, End]] = {}
-    for end in ends:
+    for end in sorted(ends, key=lambda one: -(one.age or 0.0)):
         if end.is_cause and end.kind not in _WANTED and end.kind != "host_lost" and end.is_actor:
             ranks.setdefault((end.name, end.rank), {}).setdefault(end.mesh, end)
     # The first rank stands for all ranks of a mesh that fails as a whole.

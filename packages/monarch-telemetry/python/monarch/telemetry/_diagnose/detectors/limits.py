@@ -9,28 +9,39 @@ from monarch.telemetry._diagnose.wait_graph import WaitGraph
 # The part of a limit at which it is reached.
 _FULL = 0.97
 _MIB = 1 << 20
+# The part of the time for which a cgroup is held back from which its limit slows the job.
+_HELD_BACK = 0.5
 # Free bytes of a file system below which it is full, whatever its size.
 _LEAST_FREE = 16 * _MIB
 
 
 def reached(graph: WaitGraph) -> list[Finding]:
     """One finding for each limit that is reached."""
-    return [finding for check in graph.index.snapshot.checks if (finding := _finding(check)) is not None]
+    return [finding for check in graph.index.snapshot.checks if (finding := _finding(check, _nodes(graph, check))) is not None]
 
 
-def _finding(check: Check) -> Finding | None:
-    nodes: tuple[Node, ...] = tuple(("proc", proc) for proc in check.procs)
+def _nodes(graph: WaitGraph, check: Check) -> tuple[Node, ...]:
+    """The processes of a check, and their actors."""
+    actors: list[Node] = [("actor", one.proc, one.mesh) for one in graph.index.snapshot.actors if one.proc in check.procs]
+    return (*(("proc", proc) for proc in check.procs), *actors)
+
+
+def _finding(check: Check, nodes: tuple[Node, ...]) -> Finding | None:
     match check.kind:
         case "file_system" if check.limit - check.value < min(_LEAST_FREE, check.limit * (1 - _FULL)):
             free = check.limit - check.value
             sentence = f"{check.subject} of host {check.host} is full: {free / _MIB:.1f} of {check.limit / _MIB:,.0f} MiB are free"
-            return Finding(sentence, nodes, (Fact(check.detail or check.subject, "statvfs"),), f"df {check.subject}", 74)
+            return Finding(sentence, nodes, (Fact(check.detail or check.subject, "statvfs"),), f"df {check.detail or check.subject}", 74)
         case "inodes" if check.value >= check.limit:
             sentence = f"{check.subject} of host {check.host} has no free inode of {check.limit:,.0f}"
-            return Finding(sentence, nodes, (Fact(check.detail or check.subject, "statvfs"),), f"df -i {check.subject}", 74)
+            return Finding(sentence, nodes, (Fact(check.detail or check.subject, "statvfs"),), f"df -i {check.detail or check.subject}", 74)
         case "descriptors" if check.value >= _FULL * check.limit:
             sentence = f"{check.subject} has {check.value:,.0f} of at most {check.limit:,.0f} open descriptors"
             return Finding(sentence, nodes, (Fact(check.detail, "/proc"),), f"ls -l {check.detail}", 73)
+        case "held_back" if check.value >= _HELD_BACK:
+            count = f"{len(check.procs)} procs" if len(check.procs) > 1 else "1 proc"
+            sentence = f"the cgroup of {count} of host {check.host} limits processor time: it is held back {check.value:.0%} of the time"
+            return Finding(sentence, nodes, (Fact(check.subject, "cpu.stat"),), f"cat {check.detail}", 66)
         case "hangs":
             sentence = f"{check.subject} of host {check.host} does not answer: a call to it takes longer than {check.limit:g} s"
             return Finding(sentence, nodes, (Fact(check.detail or check.subject, "statvfs"),), f"mount | grep {check.subject}", 79)
@@ -38,4 +49,4 @@ def _finding(check: Check) -> Finding | None:
             return None
 
 
-DETECTORS = (Detector("limits", "free bytes and inodes of file systems that the job uses, open descriptors of its processes", reached),)
+DETECTORS = (Detector("limits", "file systems that the job uses, open descriptors, limits of processor time by cgroups", reached),)

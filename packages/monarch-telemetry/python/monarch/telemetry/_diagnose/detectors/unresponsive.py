@@ -6,10 +6,18 @@ from monarch.telemetry._diagnose.finding import Detector, Fact, Finding
 from monarch.telemetry._diagnose.snapshot import Node, Proc, Thread, seconds
 from monarch.telemetry._diagnose.wait_graph import WaitGraph
 
+# A process that runs no Python lacks a processor if its threads wait for one for the first part of the time, and have one for less than the
+# second.
+_STARVED, _RUNS = 0.5, 0.05
+
 
 def unresponsive(graph: WaitGraph) -> list[Finding]:
     """One finding for each process; processes of a silent host are not known to be unresponsive."""
-    return [_finding(graph, proc) for proc in graph.index.snapshot.procs if proc.kernel == "T" or proc.silent]
+    return [_finding(graph, proc) for proc in graph.index.snapshot.procs if _is_unresponsive(proc)]
+
+
+def _is_unresponsive(proc: Proc) -> bool:
+    return bool(proc.silent) or proc.kernel == "T" or (proc.kernel == "t" and not proc.answered)
 
 
 def _finding(graph: WaitGraph, proc: Proc) -> Finding:
@@ -24,6 +32,12 @@ def _finding(graph: WaitGraph, proc: Proc) -> Finding:
         return Finding(
             f"{name} is stopped by a debugger{since}", (node, *actors), tuple(facts), f"grep TracerPid /proc/{proc.pid}/status", 88
         )
+    times = {one.kind: one.value for one in graph.index.snapshot.checks if proc.uid in one.procs}
+    used, waited = times.get("processor", 0.0), times.get("run_queue", 0.0)
+    if proc.kernel != "D" and waited >= _STARVED and used < _RUNS:
+        facts.append(Fact(f"its threads waited for a processor {waited:.0%} of the time between both looks", "/proc/PID/schedstat"))
+        text = f"{name} gets no processor time{since}: other processes keep the machine busy"
+        return Finding(text, (node, *actors), tuple(facts), "uptime", 65)
     thread = _running(graph, proc)
     place = None if thread is None else thread.place()
     where = f" in {place.short}" if place is not None else ""

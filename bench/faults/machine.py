@@ -1,0 +1,85 @@
+"""Programs that reach a limit of their machine. Mounts and cgroups need root."""
+
+from __future__ import annotations
+
+import os
+import resource
+import subprocess
+import tempfile
+from pathlib import Path
+
+from bench.faults.actors import Trainer
+from bench.faults.program import Fault, rest
+from monarch.actor import ProcMesh, this_host
+
+_MIB = 1 << 20
+
+
+def _mounted(size: int) -> Path:
+    """A file system in memory of this size, in a name space of mounts of this process alone."""
+    os.unshare(os.CLONE_NEWNS) if hasattr(os, "unshare") else _unshare()
+    subprocess.run(["mount", "--make-rprivate", "/"], check=True)
+    folder = Path(tempfile.mkdtemp(prefix="faults-"))
+    subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size}", "faults", folder], check=True)
+    return folder
+
+
+def _unshare() -> None:
+    """`unshare` of Python 3.12 for older ones."""
+    import ctypes
+
+    if ctypes.CDLL(None, use_errno=True).unshare(0x00020000) != 0:
+        raise OSError(ctypes.get_errno(), "unshare")
+
+
+def _started(ranks: int) -> ProcMesh:
+    procs = this_host().spawn_procs({"gpus": ranks}, name="workers")
+    procs.spawn("trainer", Trainer).pid.call().get()
+    return procs
+
+
+def full_disk() -> None:
+    """The temporary folder of the job, on a file system of its own, is full."""
+    folder = _mounted(64 * _MIB)
+    os.environ["TMPDIR"] = str(folder)
+    tempfile.tempdir = None
+    procs = _started(2)
+    with open(folder / "checkpoint", "wb") as file:
+        try:
+            while True:
+                file.write(bytes(_MIB))
+                file.flush()
+        except OSError:
+            pass
+    del procs
+    rest()
+
+
+def descriptors() -> None:
+    """A leak of descriptors in the client."""
+    procs = _started(2)
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(512, most), most))
+    kept = [os.open(os.devnull, os.O_RDONLY) for _ in range(512 - len(os.listdir("/proc/self/fd")) - 8)]
+    del procs, kept
+    rest()
+
+
+def cgroup_limit() -> None:
+    """One rank may use a twentieth of a processor."""
+    procs = this_host().spawn_procs({"gpus": 3}, name="workers")
+    trainers = procs.spawn("trainer", Trainer)
+    pid = trainers.slice(gpus=1).pid.call_one().get()
+    group = Path(f"/sys/fs/cgroup/cpu/faults-{os.getpid()}")
+    group.mkdir()
+    (group / "cpu.cfs_period_us").write_text("100000")
+    (group / "cpu.cfs_quota_us").write_text("5000")
+    (group / "cgroup.procs").write_text(str(pid))
+    rest(trainers.step.call(30.0))
+
+
+FAULTS = (
+    Fault("full_disk", full_disk, r"/tmp/faults-\w+ of host .* is full", 0.5, "/proc/1/ns"),
+    Fault("descriptors", descriptors, r"the client has \d+ of at most 512 open descriptors", 0.5),
+    Fault("cgroup_limit", cgroup_limit, r"the cgroup of 1 proc of host .*limits processor time", 2.0, "/sys/fs/cgroup/cpu"),
+)
