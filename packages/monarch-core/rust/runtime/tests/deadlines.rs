@@ -170,6 +170,43 @@ fn operation_awaited_again_at_its_end_is_answered() {
     end((caller, receiver));
 }
 
+/// An observer that drops the call as soon as its end is known.
+struct Drops(Arc<Node>, Mutex<Option<Arc<PendingCall>>>);
+
+impl Watcher for Drops {
+    fn done(&self, _token: u64) {
+        if let Some(call) = self.1.lock().unwrap().take() {
+            self.0.calls.drop_call(&call);
+        }
+    }
+}
+
+#[test]
+fn error_after_the_end_was_not_left_unread() {
+    let (caller, receiver) = nodes();
+    let expired = call(&caller, &[receiver.uid], SHORT, 0);
+    let call_id = expired.call_id;
+    let drops = Arc::new(Drops(caller.clone(), Mutex::new(Some(expired))));
+    drops.1.lock().unwrap().clone().unwrap().watch(0, drops.clone(), 0);
+    let waiter = caller.poller.waiter();
+    caller.poller.wait(&waiter, Some(caller.poller.now() + SHORT + 2 * REPORTED), || drops.1.lock().unwrap().is_none());
+    assert!(drops.1.lock().unwrap().is_none(), "the call did not expire");
+    caller.calls.complete(call_id, Outcome::new(0, Status::Error, b"of the same deadline"));
+    assert!(caller.system.pop().is_none());
+    end((caller, receiver));
+}
+
+#[test]
+fn outcome_after_the_end_is_dropped() {
+    let (caller, receiver) = nodes();
+    let expired = call(&caller, &[receiver.uid], SHORT, 0);
+    wait(&caller, &expired);
+    assert!(expired.complete(Outcome::new(0, Status::Error, b"late")));
+    assert_eq!(expired.error().map(|o| o.status), Some(Status::Expired));
+    assert_eq!(expired.unanswered().map(|found| found.len()), Some(1));
+    end((caller, receiver));
+}
+
 #[test]
 fn unsent_call_is_over_at_once() {
     let (caller, receiver) = nodes();

@@ -198,8 +198,9 @@ impl Calls {
     /// Drops a call that its user no longer holds.
     pub fn drop_call(&self, call: &PendingCall) {
         let is_pending = self.remove(call.call_id);
-        // Neither the receive of a port nor a call without targets can end with the error of an endpoint.
-        if is_pending && !call.targets.is_empty() {
+        // Neither the receive of a port nor a call without targets can end with the error of an endpoint. A call that has ended may still
+        // be pending here: its observers are notified first.
+        if is_pending && !call.targets.is_empty() && !call.is_finished() {
             let mut dropped = lock(&self.dropped);
             if dropped.len() == MOST_DROPPED {
                 dropped.pop_front();

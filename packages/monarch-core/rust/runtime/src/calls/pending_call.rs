@@ -122,6 +122,11 @@ impl State {
         self.limit.as_ref().is_some_and(|l| l.is_over)
     }
 
+    /// True if the deadline has ended the call, and the operation does not go on.
+    fn has_expired(&self) -> bool {
+        self.limit.as_ref().is_some_and(|l| l.is_over && !l.goes_on)
+    }
+
     /// True if each rank without an outcome has reported its state.
     fn is_reported(&self, limit: &Limit) -> bool {
         limit.reports.len() >= self.missing && (0..).zip(&self.outcomes).all(|(r, o)| o.is_some() || limit.reports.contains_key(&r))
@@ -174,6 +179,12 @@ impl PendingCall {
         self.state_done(&lock(&self.state), index)
     }
 
+    /// True if no further outcome is needed.
+    pub(crate) fn is_finished(&self) -> bool {
+        let s = lock(&self.state);
+        s.missing == 0 || s.error.is_some() || s.has_expired()
+    }
+
     /// Records an outcome; true if no further outcome is needed, so that the call id can be freed. Only the first outcome of a rank counts.
     pub fn complete(&self, outcome: Arc<Outcome>) -> bool {
         self.record(lock(&self.state), outcome)
@@ -182,8 +193,9 @@ impl PendingCall {
     /// Adds an outcome, and notifies the waiting threads and watchers if the call is done.
     fn record(&self, mut s: MutexGuard<'_, State>, outcome: Arc<Outcome>) -> bool {
         let rank = outcome.rank as usize;
-        if rank >= s.outcomes.len() || s.outcomes[rank].is_some() {
-            return s.missing == 0;
+        // The end of an expired call is final: its observers have been notified.
+        if rank >= s.outcomes.len() || s.outcomes[rank].is_some() || s.has_expired() {
+            return s.missing == 0 || s.has_expired();
         }
         let is_error = outcome.status != Status::Ok;
         s.outcomes[rank] = Some(outcome);
