@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from monarch.actor import Actor, DeadlineExceeded, SupervisionError, current_rank, deadline, deadline_left, endpoint
+from monarch.actor import Actor, Channel, DeadlineExceeded, SupervisionError, current_rank, deadline, deadline_left, endpoint, send
 from monarch.actor.testing import Universe
 
 HOUR = 3600.0
@@ -130,3 +130,23 @@ def test_awaited_call_expires(universe):
 
     assert universe.run(main()) == 0
     assert universe.clock.now() == pytest.approx(60)
+
+
+def test_answers_to_a_port_come_in_simulated_time(universe):
+    sleepers = universe.hosts(1).spawn_procs({"gpus": 3}).spawn("sleepers", Sleeper)
+    port, receiver = Channel[int].open()
+    send(sleepers.sleep, (60,), {}, port)
+    assert sorted(receiver.recv().get() for _ in range(3)) == [0, 1, 2]
+    assert universe.clock.now() == pytest.approx(60)
+    with deadline(HOUR):
+        send(sleepers.sleep, (2 * HOUR, 1), {}, port)
+    assert sorted(receiver.recv().get() for _ in range(2)) == [0, 2]
+    assert isinstance(receiver.recv().exception(), DeadlineExceeded)
+    assert universe.clock.now() == pytest.approx(60 + HOUR)
+
+
+def test_port_is_left_with_its_universe(universe):
+    sleepers = universe.hosts(1).spawn_procs({"gpus": 2}).spawn("sleepers", Sleeper)
+    port, receiver = Channel[int].open()
+    send(sleepers.sleep, (HOUR,), {}, port)
+    del receiver

@@ -159,7 +159,6 @@ def forward(
     port: Port[Any], cell: PendingCall, count: int, error: Callable[[PendingCall, Result, int], BaseException], only: int | None
 ) -> None:
     """Passes the answers of a call on to the port, ranked, as they arrive. `only`: the rank that was called, if it was one."""
-    from threading import Thread
 
     def expire() -> None:
         """Passes on the end of the call by its deadline, for each rank without an answer."""
@@ -182,7 +181,7 @@ def forward(
             else:
                 to.exception(error(cell, result, rank))
 
-    Thread(target=run, daemon=True).start()
+    current_process().execution.start_thread(run)
 
 
 def _received_port(proc: int, to: int, once: bool, slot: bool, rank: int | None, give_back: bool, agent: int, job: int) -> Port[Any]:
