@@ -99,6 +99,40 @@ def test_doctor_looks_at_everything() -> None:
     assert not a_proc["finding"], a_proc
 
 
+def test_doctor_measures_modules() -> None:
+    done = monarch("doctor", "--preload", "colorsys,xml.dom", "--json")
+    assert (done.returncode, done.stderr) == (0, "")
+    found = json.loads(done.stdout)
+    assert found.pop("has_effect") is True and len(found) == 5 and all(value > 0 for value in found.values())
+    done = monarch("doctor", "--preload", "os", "--preload", "colorsys")
+    assert done.returncode == 0 and "with preload:    the first proc of a host starts in " in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("text", "code", "words"),
+    [
+        (
+            "import threading, time\nthreading.Thread(target=time.sleep, args=(100,), daemon=True).start()",
+            1,
+            "preload has no effect: the reason",
+        ),
+        ("raise ValueError('wrong')", 1, "cannot be imported: ValueError: wrong"),
+        ("print('words'); raise SystemExit", 1, "cannot be imported: the interpreter ends with exit code 0"),
+    ],
+)
+def test_doctor_names_modules_that_cannot_be_preloaded(tmp_path: Path, text: str, code: int, words: str) -> None:
+    (tmp_path / "parrot_module.py").write_text(text)
+    done = monarch("doctor", "--preload", "parrot_module", folders=(tmp_path,))
+    assert done.returncode == code and words in done.stdout + done.stderr, done.stdout + done.stderr
+    assert "parrot_module" in done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("names", ["not a-name", "", ","])
+def test_doctor_refuses_names_of_no_module(names: str) -> None:
+    done = monarch("doctor", "--preload", names)
+    assert done.returncode == 2 and "--preload" in done.stderr.replace("preload:", "--preload:"), done.stderr
+
+
 def test_doctor_lists_what_is_left_out(tmp_path: Path) -> None:
     words = "raise OSError('no dictionary')\n"
     settings = "from monarch.extension import Setting\nTAKEN = [Setting('exit_grace', 'duration', '1s', 'Time to say good-bye.')]\n"

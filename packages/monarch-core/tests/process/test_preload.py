@@ -124,6 +124,29 @@ def test_changed_code_is_imported_again(folder: Path):
     assert interpreters(name) != first
 
 
+@pytest.mark.parametrize("name", ["os", "sys", "importlib.util", "xml.dom"])
+def test_module_of_the_interpreter_is_no_changed_code(name: str):
+    with probes(preload=[name]) as mesh:
+        assert mesh.has.call(name).get().values() == [True, True]
+
+
+def test_module_that_appears_before_the_imported_one(folder: Path):
+    name = write(folder, "preload_shadowed", "")
+    first = interpreters(name)
+    (folder / name).mkdir()
+    (folder / name / "__init__.py").write_text("import os\nPID = os.getpid()\n")
+    assert interpreters(name) != first
+
+
+def test_file_that_always_changes(folder: Path, capfd: pytest.CaptureFixture[str]):
+    text = "import threading, time\nos.register_at_fork(before=lambda: os.utime(__file__, (time.time(), time.time())))"
+    name = write(folder, "preload_unsteady", text)
+    with probes(preload=[name]) as mesh:
+        assert mesh.has.call(name).get().values() == [False, False]
+    printed = capfd.readouterr()
+    assert f"{name}.py changes again and again" in printed.err + printed.out
+
+
 def test_changed_environment_makes_another_interpreter(folder: Path, monkeypatch: pytest.MonkeyPatch):
     name = write(folder, "preload_environment", "")
     first = interpreters(name)

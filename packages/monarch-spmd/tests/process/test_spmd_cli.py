@@ -26,6 +26,21 @@ def test_ranks_on_this_machine(program: Program) -> None:
     assert sorted(done.stdout.splitlines()) == ["[0] 0 ['--lr', '1']", "[1] 1 ['--lr', '1']"]
 
 
+def test_ranks_find_the_modules_imported(program: Program, monkeypatch: pytest.MonkeyPatch) -> None:
+    names = ("colorsys", "decimal", "wave")
+    script = program(f"import os, sys; print(os.environ['RANK'], [name for name in {names} if name in sys.modules])")
+
+    def found(*words: str) -> list[str]:
+        done = monarch(*words, "--nproc-per-node=2", script)
+        assert (done.returncode, done.stderr) == (0, "")
+        return sorted(line.split(maxsplit=2)[2] for line in done.stdout.splitlines())
+
+    assert found("--preload", "colorsys,decimal", "--preload", "wave") == [str([*names])] * 2
+    monkeypatch.setenv("MONARCH_PRELOAD", "decimal wave")
+    assert found() == ["['decimal', 'wave']"] * 2
+    assert found("--preload", "") == ["[]"] * 2
+
+
 @pytest.mark.parametrize(("text", "code"), [("raise SystemExit(3)", 3), ("import os; os.kill(os.getpid(), 9)", 137)])
 def test_exit_code_is_the_first_failed_ranks(program: Program, text: str, code: int) -> None:
     done = monarch(program(text))
@@ -48,6 +63,7 @@ def test_replay_of_a_failure(program: Program, folder: Path) -> None:
         (["--nproc-per-node=x", "a.py"], 2, "--nproc-per-node=x: expected a number"),
         (["--nproc_per_nod_e=2", "a.py"], 2, "did you mean --nproc-per-node?"),
         ([], 2, "a launch names a program"),
+        (["--preload", "not-a-name", "a.py"], 2, "preload: 'not-a-name' is no name of a module"),
         (["--nnodes=2", "a.py"], 2, "--nnodes=2: the mesh has 1 host"),
         (["none.py"], 1, "program 'none.py' is not on this host"),
         (["--replay", "none.json"], 1, "none.json: No such file or directory"),

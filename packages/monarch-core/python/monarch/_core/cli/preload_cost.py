@@ -17,7 +17,8 @@ from monarch._core.process.identity import checked_modules
 # The procs whose start and memory are measured, after a first one.
 PROCS = 4
 _TIMEOUT = 120.0
-_CODE = "import sys, time; start = time.monotonic(); import {names}; print(time.monotonic() - start)"
+_MARK = "\nseconds: "
+_CODE = "import sys, time; start = time.monotonic(); import {names}; print({mark!r}, time.monotonic() - start)"
 
 
 class Cost(NamedTuple):
@@ -47,14 +48,15 @@ class Memory(Actor):
 
 def measure(modules: list[str]) -> Cost:
     """Starts procs with the modules and without; `RuntimeError` with the last line of the error if an import fails."""
-    code = _CODE.format(names=", ".join(modules))
+    code = _CODE.format(names=", ".join(modules), mark=_MARK)
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=_TIMEOUT)
-    if done.returncode:
-        raise RuntimeError((done.stderr.strip() or f"exit code {done.returncode}").splitlines()[-1])
+    _, mark, seconds = done.stdout.rpartition(_MARK)
+    if done.returncode or not mark:
+        raise RuntimeError((done.stderr.strip() or f"the interpreter ends with exit code {done.returncode}").splitlines()[-1])
     first, _, _ = _spawn(1, modules, modules)
-    seconds, has_all, own = _spawn(PROCS, modules, modules)
+    spent, has_all, own = _spawn(PROCS, modules, modules)
     _, _, plain = _spawn(1, [], modules)
-    return Cost(float(done.stdout.split()[-1]), first, seconds / PROCS, own // PROCS, plain, has_all)
+    return Cost(float(seconds), first, spent / PROCS, own // PROCS, plain, has_all)
 
 
 def _spawn(count: int, preload: list[str], modules: list[str]) -> tuple[float, bool, int]:

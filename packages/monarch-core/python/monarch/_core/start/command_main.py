@@ -31,10 +31,7 @@ def main(wanted: tuple[int, int] | None = None, own: tuple[list[str], frozenset[
     if proc_main.PRELOAD_VARIABLE in os.environ:
         from monarch._core.start import preloader
 
-        proc = preloader.main(*own)
-        if proc is None:
-            os._exit(0)
-        sys.exit(proc_main.run(*proc))
+        sys.exit(proc_main.run(*preloader.main(*own)))
     given = os.environ.pop(proc_main.FDS_VARIABLE, None)
     if given is None:
         sys.exit(f"no host started this process: {proc_main.FDS_VARIABLE} is not set")

@@ -114,7 +114,7 @@ class ImportCheck:
         from importlib import import_module
 
         try:
-            module = import_module(name)
+            import_module(name)
         except BaseException as e:
             if os.getpid() != self._pid:
                 os._exit(0)
@@ -123,8 +123,8 @@ class ImportCheck:
         if os.getpid() != self._pid:
             # A fork of the module's own, which belongs to no process that would have imported it.
             os._exit(0)
-        spec = getattr(module, "__spec__", None)
-        self._origins[name] = None if spec is None else spec.origin
+        if "." not in name:
+            self._origins[name] = _origin(name, sys.path)
         looks = (
             self._left_threads,
             self._left_children,
@@ -258,14 +258,9 @@ class ImportCheck:
         for path, known in self._stats.items():
             if _stat(path) != known:
                 return path
-        from importlib.machinery import PathFinder
-
-        PathFinder.invalidate_caches()
         for name, origin in self._origins.items():
-            if "." not in name and origin is not None:
-                spec = PathFinder.find_spec(name, self._path)
-                if spec is not None and spec.origin != origin:
-                    return spec.origin
+            if (found := _origin(name, self._path)) != origin:
+                return found or origin
         return None
 
     # ---- a forked process
@@ -365,6 +360,15 @@ def _shared_maps() -> set[str]:
             if mode.startswith("rw") and mode[3] == "s":
                 found.add(path[0].strip() if path else where)
     return found
+
+
+def _origin(name: str, path: list[str]) -> str | None:
+    """The file that the import path has for a name. The module may have another origin, such as `frozen`."""
+    from importlib.machinery import PathFinder
+
+    PathFinder.invalidate_caches()
+    spec = PathFinder.find_spec(name, path)
+    return None if spec is None else spec.origin
 
 
 def _settings() -> dict[str, Any]:

@@ -40,8 +40,8 @@ _MAX_FDS = 16
 _BATCH = 8
 
 
-def main(own_path: list[str], own_modules: frozenset[str]) -> tuple[bytes, int, Callable[[], None]] | None:
-    """Serves until the zygote has ended; in a proc, gives the arguments of `proc_main.run`. A forked program ends in here.
+def main(own_path: list[str], own_modules: frozenset[str]) -> tuple[bytes, int, Callable[[], None]]:
+    """Serves until the zygote has ended; in a proc, gives the arguments of `proc_main.run`. The interpreter and programs end in here.
 
     `own_path` and `own_modules` are those of the interpreter at its start.
     """
@@ -51,18 +51,18 @@ def main(own_path: list[str], own_modules: frozenset[str]) -> tuple[bytes, int, 
     os.set_inheritable(sock, False)
     zygote = os.getppid()
     if not set_parent_death_signal(zygote):
-        return None
+        os._exit(0)
     set_title("monarch-preload", *preload["modules"])
     preloader = Preloader(_socket.socket(fileno=sock), zygote, preload)
     try:
         preloader.import_all(own_path, own_modules)
     except Uncarried as e:
         preloader.send(preloaders.REFUSED, str(e).encode(errors="replace")[: preloaders.LONGEST_REASON])
-        return None
+        os._exit(0)
     preloader.send(preloaders.READY, b"")
     proc = preloader.serve()
     if proc is None:
-        return None
+        os._exit(0)
     if preload["programs"]:
         # Only the program has the traces of the imports: the proc's own environment is that of a proc without modules.
         if (program := preloader.fork_guard(proc[1])) is not None:
@@ -143,9 +143,9 @@ class Preloader:
             uids = self.requests()
             if not uids:
                 return None
-            if self.check.changed_file() is not None:
+            if (changed := self.check.changed_file()) is not None:
                 for uid in uids:
-                    self.send(preloaders.STALE, uid)
+                    self.send(preloaders.STALE, uid + changed.encode(errors="replace")[: preloaders.LONGEST_REASON])
                 self.close_fds()
                 continue
             for at in range(0, len(uids), _BATCH):

@@ -56,6 +56,8 @@ class Request:
         self.uid, self.plan, self.fds = uid, plan, fds
         self.gate = -1
         self.asked_at = 0.0
+        # An interpreter has been made anew for it, because code had changed.
+        self.is_renewed = False
 
     def ordinary(self, reason: str) -> Start:
         *command, setup, preload = self.plan
@@ -111,11 +113,13 @@ class Preloaders:
 
     def request(self, uid: int, plan: tuple[Any, ...], fds: list[int]) -> None:
         """Starts a proc of a plan with modules."""
-        *command, setup, preload = plan
+        self._request(Request(uid, plan, fds))
+
+    def _request(self, request: Request) -> None:
+        *command, setup, preload = request.plan
         job = marshal.loads(setup)[4]
         key = marshal.dumps((command, preload, job))
         one = self.by_key.get(key)
-        request = Request(uid, plan, fds)
         if one is None:
             try:
                 one = self.by_key[key] = self._start(command, setup, preload, job)
@@ -210,14 +214,19 @@ class Preloaders:
             request.close()
         elif kind == FAILED:
             self._ordinary(one, request)
+        elif request.is_renewed:
+            one.waiting.append(request)
+            self._drop(one, f"{body.decode(errors='replace')} changes again and again")
         else:
             # The code of its modules has changed: another one serves all its requests.
             stale, one.asked, one.waiting = [request, *one.asked.values(), *one.waiting], {}, []
             self._replace(one)
             for each in stale:
+                each.is_renewed = True
                 if each.gate >= 0:
                     os.close(each.gate)
-                self.request(each.uid, each.plan, each.fds)
+                    each.gate = -1
+                self._request(each)
 
     def _ask_waiting(self, one: Preloader) -> None:
         while one.waiting and one.is_ready and one.refusal is None and len(one.asked) < _IN_FLIGHT:
