@@ -73,6 +73,48 @@ class Uploader(Actor):
             return 1
 
 
+class Cache(Actor):
+    """Has a thread that calls a store while it holds the lock that an endpoint needs."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.stepped = threading.Event()
+
+    @endpoint
+    def begin(self, store: Any) -> None:
+        taken = threading.Event()
+        threading.Thread(target=self._refresh, args=(store, taken), name="refresh", daemon=True).start()
+        taken.wait()
+
+    def _refresh(self, store: Any, taken: threading.Event) -> None:
+        with self.lock:
+            taken.set()
+            self.stepped.wait()
+            store.fetch.call_one().get()
+
+    @endpoint
+    def step(self) -> int:
+        self.stepped.set()
+        with self.lock:
+            return 1
+
+    @endpoint
+    def version(self) -> int:
+        return 1
+
+
+class Store(Actor):
+    """Asks its cache for a version before it answers."""
+
+    @endpoint
+    def meet(self, cache: Any) -> None:
+        self.cache = cache
+
+    @endpoint
+    def fetch(self) -> int:
+        return self.cache.version.call_one().get()
+
+
 class Trainer(Actor):
     """Steps of ranks, which may fail in several ways."""
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from bench.faults.actors import AsyncPartner, Partner, Uploader
+from bench.faults.actors import AsyncPartner, Cache, Partner, Store, Uploader
 from bench.faults.program import Fault, rest
 from monarch.actor import Channel, this_host
 
@@ -34,6 +34,14 @@ def own_actor() -> None:
     _circle(AsyncPartner, ("planner",))
 
 
+def lock_and_calls() -> None:
+    procs = this_host().spawn_procs({"procs": 2}, name="procs")
+    cache, store = procs.slice(procs=0).spawn("cache", Cache), procs.slice(procs=1).spawn("store", Store)
+    store.meet.call_one(cache).get()
+    cache.begin.call_one(store).get()
+    rest(cache.step.call_one())
+
+
 def lock() -> None:
     uploaders = this_host().spawn_procs({"gpus": 3}, name="procs").spawn("uploader", Uploader)
     uploaders.begin.call(1).get()
@@ -45,5 +53,6 @@ FAULTS = (
     Fault("deadlock_of_two", deadlock_of_two, r"(trainer|loader) .*waits .*for (loader|trainer).*: a cycle of 2", 1.0),
     Fault("deadlock_of_three", deadlock_of_three, r"(trainer|loader|cache) .*waits .*: a cycle of 3", 1.0),
     Fault("own_actor", own_actor, r"planner .*waits .*its own endpoint answer\(\)", 1.0),
+    Fault("lock_and_calls", lock_and_calls, r"(cache|store|thread refresh of procs rank 0) .*waits .*: a cycle of 3", 1.0),
     Fault("lock", lock, r"thread upload of procs rank 1 .*holds a lock in actors\.py:\d+ in _upload for which uploader rank 1 waits", 6.0),
 )

@@ -49,17 +49,28 @@ def snapshot(before: Looked, now: Looked, between: float) -> Snapshot:
     actors: list[Actor] = []
     waits: list[Wait] = []
     ends: list[End] = []
+    malformed: list[str] = []
     for host, proc in procs_of(now):
         uid = str(proc["uid"])
         if _is_observer(proc):
             continue
         answer = stacks.get(uid)
-        procs.append(_proc(host, proc, answer, earlier.get(uid)))
-        beside = (answer or {}).get("concurrent", {})
-        for one in _actors(proc):
-            actors.append(_actor(uid, one, queues.get((uid, one["mesh"])))._replace(concurrent=tuple(beside.get(one["mesh"], ()))))
-        waits += _waits(uid, answer, earlier.get(uid))
-        ends += _ends(answer)
+        try:
+            of_proc = _proc(host, proc, answer, earlier.get(uid))
+            beside = (answer or {}).get("concurrent", {})
+            its = [
+                _actor(uid, one, queues.get((uid, one["mesh"])))._replace(concurrent=tuple(beside.get(one["mesh"], ())))
+                for one in _actors(proc)
+            ]
+            of_waits, of_ends = list(_waits(uid, answer, earlier.get(uid))), list(_ends(answer))
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
+            # The process made the answer itself, and may be of another release.
+            malformed.append(f"process {proc['pid']}: its answer has another form: {error!r}"[:200])
+            continue
+        procs.append(of_proc)
+        actors += its
+        waits += of_waits
+        ends += of_ends
     return Snapshot(
         tuple(procs),
         tuple(actors),
@@ -67,6 +78,7 @@ def snapshot(before: Looked, now: Looked, between: float) -> Snapshot:
         tuple(waits),
         tuple(ends),
         seconds=between,
+        missing=tuple(malformed),
         is_orphan=now.state is not None and bool(now.state["procs"]) and now.state["procs"][0]["name"] == "agent",
     )
 

@@ -9,6 +9,8 @@ from monarch.telemetry._diagnose.wait_graph import WaitGraph
 # A process that runs no Python lacks a processor if its threads wait for one for the first part of the time, and have one for less than the
 # second.
 _STARVED, _RUNS = 0.5, 0.05
+# The seconds of a long silence.
+_LONG = 5.0
 
 
 def unresponsive(graph: WaitGraph) -> list[Finding]:
@@ -51,7 +53,8 @@ def _finding(graph: WaitGraph, proc: Proc) -> Finding:
             "dmesg | tail",
             78,
         )
-    if proc.stacks_without_gil or proc.threads:
+    # Without the processor times of another machine only a long silence is no lack of a processor.
+    if (proc.stacks_without_gil or proc.threads) and (times or (proc.silent or 0.0) >= _LONG):
         return Finding(
             f"{name} keeps the GIL{where}{since}: no other thread of it runs",
             (node, *actors),

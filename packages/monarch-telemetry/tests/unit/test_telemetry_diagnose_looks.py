@@ -1,0 +1,94 @@
+"""Snapshots from the answers of two looks, and detectors of other wheels."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from support.made_up_waits import circle
+
+from monarch.extension import BrokenEntry, LoadedEntry
+from monarch.telemetry._diagnose import registry
+from monarch.telemetry._diagnose.diagnosis import diagnosed
+from monarch.telemetry._diagnose.inspected import Looked, parse_name, snapshot
+from monarch.telemetry.detectors import Detector, Finding, WaitGraph
+
+ACTOR = "<root>.<train.Trainer trainer{'hosts': 1/2, 'gpus': 0/4}>"
+
+
+def answers(call: int = 7) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The state and the stacks of a client that waits for a call, and of a proc."""
+    row = {"owner": "0", "age": 9.0, "silent": None, "evidence": None, "stacks": None, "kernel": "S", "rss": 1, "state": "running"}
+    actor = {"mesh": "m", "display": ACTOR, "thread": 5, "doing": "step", "doing_for": 4.0, "queued": 3, "taken": 2, "overdue": None}
+    client = {**row, "uid": "c", "pid": 1, "name": "client", "answer": {"actors": []}}
+    proc = {**row, "uid": "p", "pid": 2, "name": "<root>.<workers{'gpus': 0/4}>", "answer": {"actors": [actor]}}
+    wait = {"thread": 4, "blocks": True, "call": call, "endpoint": "step", "name": "trainer", "mesh": "m", "size": 8, "late": 1}
+    frames = [["/srv/run.py", 3, "main"]]
+    threads = [{"thread": 4, "name": "MainThread", "frames": frames}]
+    of_client = {"uid": "c", "answer": {"threads": threads, "waits": [{**wait, "ranks": [[4, "p"]], "timeout": None}], "failures": []}}
+    of_proc = {
+        "uid": "p",
+        "answer": {"threads": [{"thread": 5, "name": "actor", "frames": frames}], "waits": [], "concurrent": {"m": ["ask"]}},
+    }
+    return {"host": "a", "procs": [client, proc], "hosts": []}, {"host": "a", "procs": [of_client, of_proc], "hosts": []}
+
+
+def test_name_has_rank_and_size_of_all_dimensions() -> None:
+    assert parse_name(ACTOR) == ("train.Trainer", "trainer", 4, 8)
+    assert parse_name("<root>.<plain>") == ("", "plain", None, 1)
+
+
+def test_wait_of_both_looks_is_kept() -> None:
+    looked = Looked(*answers())
+    found = snapshot(looked, looked, 0.4)
+    [wait] = found.waits
+    assert (wait.proc, wait.endpoint, wait.targets) == ("c", "step", ((4, "p"),))
+    [actor] = found.actors
+    assert (actor.name, actor.rank, actor.size, actor.queued_before, actor.concurrent) == ("trainer", 4, 8, 3, ("ask",))
+    assert found.procs[1].threads[0].paused and not found.missing
+
+
+def test_wait_for_another_call_is_left_out() -> None:
+    assert not snapshot(Looked(*answers(7)), Looked(*answers(8)), 0.4).waits
+
+
+@given(
+    st.sampled_from(["uid", "pid", "answer"]), st.sampled_from([None, 3, "x", [], {}, {"threads": 3}, {"waits": [{}]}, {"failures": [1]}])
+)
+def test_malformed_answer_is_named(member: str, value: object) -> None:
+    state, stacks = copy.deepcopy(answers())
+    stacks["procs"][1][member] = value
+    found = snapshot(Looked(state, stacks), Looked(state, stacks), 0.4)
+    assert "c" in {proc.uid for proc in found.procs}
+    assert len(found.procs) + len(found.missing) == 2
+    diagnosed(found, registry.OWN)
+
+
+def late(graph: WaitGraph) -> list[Finding]:
+    return [Finding(f"{len(graph.index.snapshot.actors)} actors are late", (), ())]
+
+
+LATE = Detector("late", "nothing", late)
+
+
+@pytest.mark.parametrize(
+    "entry, detectors, left_out",
+    [
+        (lambda: LoadedEntry("monarch.detector", "late", "wheel 1.0", "w:LATE", LATE), 1, 0),
+        (lambda: LoadedEntry("monarch.detector", "late", "wheel 1.0", "w:LATE", (LATE, LATE)), 2, 0),
+        (lambda: LoadedEntry("monarch.detector", "late", "wheel 1.0", "w:LATE", late), 0, 1),
+        (lambda: BrokenEntry("monarch.detector", "late", "wheel 1.0", "w:LATE", ImportError("no w")), 0, 1),
+    ],
+)
+def test_detector_of_another_wheel_is_found(
+    entry: Callable[[], Any], detectors: int, left_out: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(registry, "entry_names", lambda group: ["late"])
+    monkeypatch.setattr(registry, "load_entry", lambda group, name: entry())
+    diagnosis = diagnosed(circle("a", "b"))
+    assert [one.sentence for one in diagnosis.causes[1:]] == ["2 actors are late"] * detectors
+    assert [one.name for one in diagnosis.left_out] == ["late"] * left_out
