@@ -4,7 +4,9 @@
 PRELUDE = """
 import asyncio, json, os, queue, random, signal, sys, threading, time, zlib
 import monarch.actor
-from monarch.actor import Actor, Channel, SupervisionError, attach_to_workers, current_rank, endpoint
+from monarch.actor import (
+    Actor, Channel, DeadlineExceeded, SupervisionError, attach_to_workers, current_rank, deadline, endpoint, per_rank
+)
 
 FOLDER = os.environ["TEST_FOLDER"]
 
@@ -178,6 +180,22 @@ class Job:
 
     def given(self):
         return self.answer.get() == self.want
+
+    def distribute(self, mib):
+        # Another value for each, until `distributed`.
+        values = [random.Random(rank).randbytes(1 << 20) * mib or bytes([rank]) for rank in range(len(self.pids))]
+        self.want = [(len(data), zlib.crc32(data)) for data in values]
+        self.answer = self.workers.measure.call(per_rank(values))
+        return "on"
+
+    def distributed(self):
+        return self.answer.get().values() == self.want
+
+    def until(self, millis):
+        # The ranks without an answer at a deadline, and the line about them.
+        with deadline(millis / 1000):
+            error = self.workers.pid.call().exception()
+        return f"{error.missing}{str(error).splitlines()[1]}" if isinstance(error, DeadlineExceeded) else error
 
     def fetch(self, n, mib):
         # One large result, until `fetched`.

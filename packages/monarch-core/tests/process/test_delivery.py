@@ -13,7 +13,7 @@ import pytest
 from worker_processes import Workers
 
 from monarch._core.errors.text import undeliverable
-from monarch.actor import Actor, ActorError, DeliveryError, SupervisionError, endpoint, send, this_host
+from monarch.actor import Actor, ActorError, DeliveryError, SupervisionError, endpoint, per_rank, send, this_host
 from monarch.config import configured
 
 if TYPE_CHECKING:
@@ -123,6 +123,21 @@ def test_message_without_shared_memory_is_an_error():
     assert list(holders.take.call(large).get().values()) == [len(large)] * 2
     assert list(holders.all_seen.call().get().values()) == [[5, 5, len(large)]] * 2
     procs.stop().get()
+
+
+def test_value_without_memory_fails_its_rank_only():
+    with this_host().spawn_procs({"gpus": 3}) as procs:
+        holders = procs.spawn("holder", Holder)
+        holders.take.call(per_rank([b"first"] * 3)).get()
+        large = bytes(160 << 20)  # the arena keeps smaller blocks of other tests
+        values = [b"1", large, b"333"]
+        with no_descriptors():
+            errors = [answer.exception() for answer in holders.take.stream(per_rank(values))]
+            assert [type(error) for error in errors if error is not None] == [DeliveryError]
+            with pytest.raises(DeliveryError, match=r"^undeliverable message for holder\.take\(\) from client to .*: no shared memory"):
+                holders.take.call(per_rank(values)).get()
+        assert holders.take.call(per_rank(values)).get().values() == [1, len(large), 3]
+        assert holders.all_seen.call().get().values() == [[5, 1, 1, 1], [5, len(large)], [5, 3, 3, 3]]
 
 
 def test_mapped_memory_is_passed_without_another_descriptor():

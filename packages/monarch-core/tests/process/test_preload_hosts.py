@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import select
 import signal
@@ -11,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from monarch.actor import Actor, endpoint
+from monarch.actor import Actor, Workspace, endpoint
 from monarch.actor.testing import local_hosts
 
 CLIENT = """
@@ -40,6 +41,13 @@ class Probe(Actor):
         return preload_of_worker.PID
 
 
+class Synchronised(Actor):
+    @endpoint
+    def value(self) -> tuple[int, int]:
+        found = sys.modules["preload_synchronised"]
+        return found.VALUE, found.PID  # type: ignore[attr-defined]
+
+
 @pytest.fixture
 def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     monkeypatch.syspath_prepend(str(tmp_path))
@@ -56,6 +64,22 @@ def test_interpreter_of_a_worker_ends_with_the_mesh(module: str):
     for end in ends:
         select.select([end], [], [])
         os.close(end)
+
+
+def test_synchronised_code_is_imported_again(tmp_path: Path):
+    source = tmp_path / "source"
+    source.mkdir()
+    with local_hosts(2) as hosts:
+        found: list[set[tuple[int, int]]] = []
+        for value in (1, 2, 2):
+            (source / "preload_synchronised.py").write_text(f"import os\nPID = os.getpid()\nVALUE = {value}\n")
+            asyncio.run(hosts.sync_workspace(Workspace({source: "code"}, env=None)))
+            with hosts.spawn_procs({"procs": 2}, preload=["preload_synchronised"]) as procs:
+                found.append(set(procs.spawn("probe", Synchronised).value.call().get().values()))
+    assert [{value for value, _ in each} for each in found] == [{1}, {2}, {2}]
+    # Each host has one interpreter for both of its procs, and another one for other code.
+    assert [len(each) for each in found] == [2, 2, 2]
+    assert found[0].isdisjoint(found[1])
 
 
 def is_over(descriptor: int, seconds: float = 0.0) -> bool:
