@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from monarch._core.config.entry_points import LoadedEntry as LoadedEntry
     from monarch._core.config.entry_points import entry_names as entry_names
     from monarch._core.config.entry_points import load_entry as load_entry
+    from monarch._core.config.module_names import checked_modules as checked_modules
     from monarch._core.config.setting import Setting as Setting
     from monarch._core.config.wheel import install_hint as install_hint
     from monarch._core.config.wheel import missing_wheel as missing_wheel
@@ -67,6 +68,7 @@ VERSION = (0, 1)
 _HOMES = {
     "_native": ("thread_limit",),
     "config.entry_points": ("BrokenEntry", "LoadedEntry", "entry_names", "load_entry"),
+    "config.module_names": ("checked_modules",),
     "config.setting": ("Setting",),
     "config.wheel": ("install_hint", "missing_wheel", "needs_wheel"),
     "debug.pdb_file": ("PDB_FILE",),

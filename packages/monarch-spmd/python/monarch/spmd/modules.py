@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 
+from monarch.extension import checked_modules
 from monarch.extension.command import Preload
 from monarch.spmd import start_program
 from monarch.spmd.environment import Attempt, RankPlace, variables
@@ -17,7 +18,7 @@ _DEVICES = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES")
 
 def checked(given: Sequence[str]) -> tuple[str, ...]:
     """The names of the modules, each once; `TypeError` or `ValueError` for other values."""
-    return tuple(Preload(given, ()).modules)
+    return tuple(checked_modules(given))
 
 
 def request(modules: Sequence[str], spec: LaunchSpec, per_host: int, env: dict[str, str], workdir: str | None) -> Preload | list[str]:

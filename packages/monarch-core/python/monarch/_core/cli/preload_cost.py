@@ -11,8 +11,8 @@ from typing import NamedTuple
 import click
 
 from monarch._core.call.actor import Actor, endpoint
+from monarch._core.config.module_names import checked_modules
 from monarch._core.hosts.here import this_host
-from monarch._core.process.identity import checked_modules
 
 # The procs whose start and memory are measured, after a first one.
 PROCS = 4

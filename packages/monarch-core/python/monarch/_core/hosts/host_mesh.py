@@ -13,9 +13,9 @@ from monarch._core.call.future import Future, done_future, new_future
 from monarch._core.call.lazy_future import returns_future
 from monarch._core.call.shared_handle import share_if_plain
 from monarch._core.config import config
+from monarch._core.config.module_names import checked_modules
 from monarch._core.hosts.host_set import HostSet, local_host_set, set_local_host
 from monarch._core.process.current import current_process
-from monarch._core.process.identity import checked_modules
 from monarch._core.process.loaded import loaded_module
 from monarch._core.process.process import AGGREGATE, LOG_LEVEL, LocalProcess
 from monarch._core.process.provided import provided

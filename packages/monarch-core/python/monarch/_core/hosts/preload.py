@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from monarch._core.config import config
+from monarch._core.config.module_names import checked_modules
 from monarch._core.process.current import simulated_process
-from monarch._core.process.identity import checked_modules
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

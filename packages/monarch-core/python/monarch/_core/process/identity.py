@@ -229,18 +229,3 @@ def addr_of(process: IdentifiedProcess, label: str, uid: int) -> ActorAddr:
     proc = f"{'client' if process.is_client else 'proc'}<{to_base58(process.uid)}>"
     name = f"{label}<{to_base58(uid)}>" if uid else label
     return ActorAddr(addr=f"ipc://@monarch-{to_base58(process.agent_uid)}", proc_name=proc, actor_name=name)
-
-
-def checked_modules(names: object) -> list[str]:
-    """The names of modules, each once; `TypeError` or `ValueError` for other values."""
-    if isinstance(names, (str, bytes)) or not hasattr(names, "__iter__"):
-        raise TypeError(f"preload={names!r}: expected a list of names of modules, like ['torch']")
-    found: dict[str, None] = {}
-    found_names: list[object] = list(names)  # type: ignore[call-overload]  # pyright: ignore
-    for name in found_names:
-        if not isinstance(name, str):
-            raise TypeError(f"preload: {name!r} is no name of a module, but of type {type(name).__name__}")
-        if not all(part.isidentifier() for part in name.split(".")):
-            raise ValueError(f"preload: {name!r} is no name of a module")
-        found[name] = None
-    return list(found)

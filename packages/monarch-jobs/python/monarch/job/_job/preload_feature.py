@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from monarch.extension import checked_modules
 from monarch.job._job.feature import FeatureHosts, JobFeature, Offer
 
 if TYPE_CHECKING:
@@ -15,10 +16,7 @@ class PreloadFeature(JobFeature):
     """Replaces the meshes of the job by copies whose procs find the modules imported."""
 
     def __init__(self, modules: Sequence[str]) -> None:
-        # The module loads native code, which most verbs of the command line do without.
-        from monarch.extension.command import Preload
-
-        self._modules = Preload(modules, ()).modules
+        self._modules = checked_modules(modules)
 
     def dump(self) -> dict[str, Any]:
         return {"modules": self._modules}
