@@ -8,6 +8,7 @@ Only names and attributes are evaluated, without calling any code: a lock that i
 from __future__ import annotations
 
 import ast
+import linecache
 import threading
 from _thread import LockType, RLock, allocate_lock
 from functools import lru_cache
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
 
 _LOCKS = (LockType, RLock, type(allocate_lock()))
 _TAKEN_BY = ("acquire", "__enter__")
+# A line that takes a lock has one of these words.
+_WORDS = ("with", "lock", *_TAKEN_BY)
 # The largest source file that is read, in bytes.
 _MOST_SOURCE = 1 << 20
 _NOTHING = object()
@@ -77,8 +80,11 @@ def _wanted(frame: FrameType) -> Any:
     if code.co_filename == threading.__file__ and code.co_name not in _TAKEN_BY:
         return None
     line, _, column, _ = next(islice(code.co_positions(), frame.f_lasti // 2, None), (None, None, None, None))
+    # Most threads wait for something else: their files are not parsed.
+    if line is None or not any(word in linecache.getline(code.co_filename, line).lower() for word in _WORDS):
+        return None
     tree = _tree(code.co_filename)
-    if tree is None or line is None:
+    if tree is None:
         return None
     for node in tree.get(line, ()):
         wanted: list[ast.expr] = []
@@ -131,8 +137,6 @@ def _value(node: ast.expr, frame: FrameType) -> Any:
 @lru_cache(maxsize=32)
 def _tree(filename: str) -> dict[int, list[ast.With | ast.Call]] | None:
     """The statements `with` and the calls of a source file by their lines; None for a file without readable source."""
-    import linecache
-
     lines = linecache.getlines(filename)
     if not lines or sum(map(len, lines)) > _MOST_SOURCE:
         return None

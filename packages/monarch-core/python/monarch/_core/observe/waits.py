@@ -24,6 +24,9 @@ if TYPE_CHECKING:
 _MOST_FRAMES = 100
 _MOST_TASKS = 1000
 _MOST_RANKS = 64
+# The most waits of a process, those that block an actor first, and the most frames that each has.
+_MOST_WAITS = 256
+_MOST_SHOWN = 16
 # The most failures, and the most characters of a text of one.
 _MOST_FAILURES = 64
 _MOST_TEXT = 2000
@@ -59,10 +62,11 @@ def waits(process: LocalProcess) -> list[dict[str, Any]]:
             coroutines = _coroutine_frames(task)[::-1]
             if (wait := _wait(coroutines)) is not None:
                 # The thread itself stands in its event loop.
-                shown = [(frame.f_code.co_filename, frame.f_lineno or 0, frame.f_code.co_qualname) for frame in coroutines]
+                shown = [(frame.f_code.co_filename, frame.f_lineno or 0, frame.f_code.co_qualname) for frame in coroutines[:_MOST_SHOWN]]
                 found.append({"thread": ident, "blocks": id(task) in blocking, "frames": shown, **wait})
     locks = Locks({ident: [*frames, *(f for task in tasks[ident] for f in _coroutine_frames(task))] for ident, frames in stacks.items()})
-    return found + [{"thread": ident, "blocks": True, **lock} for ident, frames in stacks.items() if (lock := locks.wait(ident, frames))]
+    found += [{"thread": ident, "blocks": True, **lock} for ident, frames in stacks.items() if (lock := locks.wait(ident, frames))]
+    return sorted(found, key=lambda one: not one["blocks"])[:_MOST_WAITS]
 
 
 def concurrent(process: LocalProcess) -> dict[str, list[str]]:
