@@ -13,7 +13,8 @@ from monarch.rdma import RDMAError
 from monarch.rdma.weights import Box, Weights
 from monarch.rdma.weights.words import WRITING, word
 
-ROWS, COLUMNS = 24, 8
+# Enough rows for strided copies from mapped memory.
+ROWS, COLUMNS = 48, 8
 
 
 def whole(version):

@@ -60,12 +60,12 @@ from monarch.rdma.weights import Box, Weights
 
 class Trainer(Actor):
     @endpoint
-    def publish(self, buffers):
+    def publish(self, name, buffers):
         self.rank = current_rank()["gpus"]
         self.rows = torch.nn.Parameter(torch.arange(32.0).reshape(8, 4).to(torch.bfloat16)[4 * self.rank :][:4].clone())
         self.scalar = torch.tensor(7, dtype=torch.int64)
         state = {"w": (self.rows, Box((4 * self.rank, 0), (4, 4), (8, 4))), "steps": self.scalar}
-        self.source = Weights.publish("policy", state, buffers=buffers)
+        self.source = Weights.publish(name, state, buffers=buffers)
     @endpoint
     def step(self):
         with self.source.update(), torch.no_grad():
@@ -79,12 +79,12 @@ class Trainer(Actor):
 
 class Generator(Actor):
     @endpoint
-    def take(self, trainers, dtype, buffers):
+    def take(self, trainers, name, dtype, buffers):
         self.module = torch.nn.Linear(8, 4, dtype=dtype)
         self.steps = torch.zeros((), dtype=torch.int64)
         # A transposed view of a parameter.
         state = {"w": self.module.weight.t(), "steps": self.steps}
-        self.target = Weights.attach("policy", of=trainers, into=state, cast=dtype != torch.bfloat16, buffers=buffers)
+        self.target = Weights.attach(name, of=trainers, into=state, cast=dtype != torch.bfloat16, buffers=buffers)
     @endpoint
     def pull(self):
         return self.target.pull().get(), self.module.weight.t().float().tolist(), int(self.steps)
@@ -94,24 +94,26 @@ def rows(more):
     return (torch.arange(32.0).reshape(8, 4) + more).tolist()
 
 
+# Each process imports PyTorch once, which takes seconds.
+procs = this_host().spawn_procs({"gpus": 2})
+trainers, generator = procs.spawn("trainers", Trainer), procs.slice(gpus=0).spawn("generator", Generator)
 for published, taken, dtype in ((2, 2, torch.bfloat16), (1, 1, torch.bfloat16), (2, 2, torch.float32)):
-    with this_host().spawn_procs({"gpus": 2}) as procs, this_host().spawn_procs({"gpus": 1}) as others:
-        trainers, generator = procs.spawn("trainers", Trainer), others.spawn("generator", Generator)
-        trainers.publish.call(published).get()
-        generator.take.call_one(trainers, dtype, taken).get()
-        assert generator.pull.call_one().get() == (0, rows(0), 7)
-        trainers.step.call().get()
-        assert generator.pull.call_one().get() == (1, rows(1), 8)
-        if published == 2:
+    name = f"{published} {taken} {dtype}"
+    trainers.publish.call(name, published).get()
+    generator.take.call_one(trainers, name, dtype, taken).get()
+    assert generator.pull.call_one().get() == (0, rows(0), 7)
+    trainers.step.call().get()
+    assert generator.pull.call_one().get() == (1, rows(1), 8)
+    if published == 2:
+        trainers.replace.call().get()
+        assert generator.pull.call_one().get() == (2, torch.zeros(8, 4).tolist(), 8)
+    else:
+        try:
             trainers.replace.call().get()
-            assert generator.pull.call_one().get() == (2, torch.zeros(8, 4).tolist(), 8)
+        except Exception as e:
+            assert "the memory of a tensor is another one than at publish" in str(e)
         else:
-            try:
-                trainers.replace.call().get()
-            except Exception as e:
-                assert "the memory of a tensor is another one than at publish" in str(e)
-            else:
-                raise AssertionError
+            raise AssertionError
 print("done")
 """
 

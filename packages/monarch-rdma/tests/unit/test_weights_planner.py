@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from monarch.rdma import RDMAAccessError
 from monarch.rdma.weights import Box, LayoutError
 from monarch.rdma.weights.local_tensor import local_tensors, table_of
+from monarch.rdma.weights.mapped import Strided, short_runs
 from monarch.rdma.weights.planner import Source, by_group, find_pieces, find_runs, merged
 from monarch.rdma.weights.sharding import Cut, parts, ranges
 from monarch.rdma.weights.table import Table
@@ -281,3 +282,22 @@ def test_tables_travel_as_bytes():
     for body in (b"", made.packed()[:40], made.packed()[:-1], b"\xff" * 100):
         with pytest.raises(RDMAAccessError, match="malformed table of weights"):
             Table.unpacked(body)
+
+
+def test_box_outside_of_its_memory_is_refused():
+    whole = np.arange(64, dtype=np.int16).reshape(32, 2)
+    into = np.zeros((32, 1), np.int16)
+    target = table_of(local_tensors({"w": (into, Box((0, 1), (32, 1), (32, 2)))}))
+    [source] = sources_of([{"w": whole}])
+    staging, memory = memoryview(bytearray(64)), memoryview(bytearray(whole.tobytes()))
+    for start, refused in ((0, False), (1, True), (-4, True), (1 << 60, True)):
+        table = source.table._replace(start=np.array([start]))
+        pieces = find_pieces(target, [source._replace(table=table)])
+        runs = find_runs(pieces.extent, pieces.itemsize, (pieces.start, pieces.strides), (pieces.dense, pieces.dense_strides))
+        assert short_runs(pieces, runs).all()
+        if refused:
+            with pytest.raises(RDMAAccessError, match="a box is not within its memory"):
+                Strided(memory, staging, pieces, np.arange(1))
+        else:
+            Strided(memory, staging, pieces, np.arange(1)).run()
+            assert np.frombuffer(staging, np.int16).tolist() == whole[:, 1].tolist()

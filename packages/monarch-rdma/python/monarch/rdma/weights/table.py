@@ -7,6 +7,7 @@ global tensor, as with strided shards. The columns of dimensions are padded in f
 from __future__ import annotations
 
 import json
+from itertools import chain
 from struct import Struct
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -126,5 +127,6 @@ def _column(values: Sequence[int]) -> Numbers:
 
 
 def _padded(rows: Sequence[tuple[int, ...]], width: int, value: int) -> Numbers:
-    flat = [(value,) * (width - len(row)) + row for row in rows]
-    return np.array(flat, np.int64).reshape(len(rows), width)
+    fronts = [(value,) * (width - dims) for dims in range(width + 1)]
+    numbers = chain.from_iterable(chain(fronts[len(row)], row) for row in rows)
+    return np.fromiter(numbers, np.int64, len(rows) * width).reshape(len(rows), width)

@@ -1,0 +1,301 @@
+"""Weights across layouts (`monarch.rdma.weights`), beside raw reads of the same bytes in the same round.
+
+    python bench/weights.py [--mib 256] [--rounds 7] [--pulls 100000] [PART...]
+
+| part | what |
+|---|---|
+| plan | 37,000 tensors of 8 trainers (rows) for one of 4 generators (rows and columns): the plan, in processor time; `attach`; pulls |
+| shm, tcp | `--mib` of weights of 8 trainers for 4 generators, all at once, on one host or two; bytes moved; ratio to raw reads |
+| mixture | `--pulls` pulls of two generators while the trainer updates without a pause |
+| memory | the memory of trainer and generator over 1,000 versions |
+
+A raw read is one batch of 8 reads of `RDMABuffer` for each generator, with as many bytes as its pull moves, in memory that was used before.
+The trainers of `tcp` are in another network namespace (needs root). A ratio is that of one round; a line has the medians.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import statistics
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from requirement import Requirement, program, require, root
+
+from monarch.actor import Actor, current_rank, endpoint, this_host
+from monarch.rdma import RDMAAction, RDMABuffer, allocate
+from monarch.rdma.weights import Box, Weights
+from monarch.rdma.weights.local_tensor import local_tensors, table_of
+from monarch.rdma.weights.planner import Source, find_pieces, find_runs, merged
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "packages" / "monarch-rdma" / "tests"))
+from other_hosts import other_hosts
+
+PARTS = ("plan", "shm", "tcp", "mixture", "memory")
+TENSORS = 37_000
+TRAINERS, GENERATORS = 8, 4
+MIB = 1 << 20
+# Seven tensors of a layer: norms, projections, and what a feed-forward network has.
+FORMS = ((1, 0), (1, 1), (1, 2), (1, 0), (2, 1), (2, 1), (1, 2))
+
+
+def shapes(count: int, width: int) -> dict[str, tuple[int, ...]]:
+    found: dict[str, tuple[int, ...]] = {}
+    for i in range(count):
+        rows, columns = FORMS[i % len(FORMS)]
+        found[f"model.layers.{i // len(FORMS)}.{i % len(FORMS)}.weight"] = (rows * width, columns * width) if columns else (rows * width,)
+    return found
+
+
+def of_rank(count: int, width: int, ranks: int, rank: int, turning: bool) -> dict[str, Any]:
+    """The rows of a rank; or rows and columns in turn, and the tensors of one dimension as a whole."""
+    state: dict[str, Any] = {}
+    for i, (name, shape) in enumerate(shapes(count, width).items()):
+        low, size = [0] * len(shape), list(shape)
+        if not turning or len(shape) > 1:
+            dim = i % 2 if turning else 0
+            low[dim], size[dim] = shape[dim] // ranks * rank, shape[dim] // ranks
+        state[name] = (np.zeros(size, np.float32), Box(low, size, shape))
+    return state
+
+
+class Trainer(Actor):
+    @endpoint
+    def publish(self, count: int, width: int) -> None:
+        self.state = of_rank(count, width, current_rank().size("gpus"), current_rank()["gpus"], False)
+        self.source = Weights.publish("policy", self.state)
+
+    @endpoint
+    def update(self) -> float:
+        start = time.perf_counter()
+        with self.source.update():
+            pass
+        return time.perf_counter() - start
+
+    @endpoint
+    def share(self, nbytes: int) -> RDMABuffer:
+        self.memory = allocate(nbytes)
+        self.memory[:] = bytes(nbytes)
+        return RDMABuffer(self.memory, readonly=True)
+
+    @endpoint
+    def publish_number(self, count: int) -> None:
+        self.number = np.zeros(count, np.int64)
+        self.source = Weights.publish("policy", {"number": self.number})
+        self.go_on = True
+
+    @endpoint
+    def train(self, steps: int) -> None:
+        for _ in range(steps):
+            self._step()
+
+    def _step(self) -> None:
+        with self.source.update():
+            self.number[:] = self.source.version + 1
+
+    @endpoint
+    def start(self) -> None:
+        def run() -> None:
+            while self.go_on:
+                self._step()
+
+        self.thread = threading.Thread(target=run)
+        self.thread.start()
+
+    @endpoint
+    def stop_training(self) -> int:
+        self.go_on = False
+        self.thread.join()
+        return self.source.version
+
+    @endpoint
+    def memory_used(self) -> int:
+        return used()
+
+
+class Generator(Actor):
+    @endpoint
+    def attach(self, trainers: Any, count: int, width: int, ranks: int, buffers: int) -> tuple[float, int, int]:
+        self.state = of_rank(count, width, ranks, current_rank()["gpus"], True)
+        start = time.perf_counter()
+        self.target = Weights.attach("policy", of=trainers, into=self.state, buffers=buffers)
+        return time.perf_counter() - start, self.target.nbytes, sum(array.nbytes for array, _ in self.state.values())
+
+    @endpoint
+    def pull(self) -> float:
+        start = time.perf_counter()
+        self.target.pull().get()
+        return time.perf_counter() - start
+
+    @endpoint
+    def prepare(self, buffers: list[RDMABuffer]) -> None:
+        self.memory = allocate(sum(buffer.size() for buffer in buffers))
+        action, place = RDMAAction(), 0
+        for buffer in buffers:
+            action.read_remote(self.memory[place : place + buffer.size()], buffer)
+            place += buffer.size()
+        self.plan = action.prepare()
+
+    @endpoint
+    def raw(self) -> float:
+        start = time.perf_counter()
+        self.plan.submit().get()
+        return time.perf_counter() - start
+
+    @endpoint
+    def attach_number(self, trainers: Any, count: int) -> None:
+        self.number = np.zeros(count, np.int64)
+        self.target = Weights.attach("policy", of=trainers, into={"number": self.number})
+
+    @endpoint
+    def pull_numbers(self, times: int) -> tuple[int, int, int]:
+        """Mixtures, different versions, and versions that had gone before they were read."""
+        wrong, seen = 0, set[int]()
+        for _ in range(times):
+            version = self.target.pull().get()
+            wrong += not (self.number == version).all()
+            seen.add(version)
+        return wrong, len(seen), self.target.__core__.retries
+
+    @endpoint
+    def memory_used(self) -> int:
+        return used()
+
+
+def used() -> int:
+    """KiB of this process, shared memory by its part."""
+    with open("/proc/self/smaps_rollup") as f:
+        return next(int(line.split()[1]) for line in f if line.startswith("Pss:"))
+
+
+def milliseconds(seconds: list[float]) -> str:
+    return f"{statistics.median(seconds) * 1e3:.1f} ms"
+
+
+def plan(rounds: int) -> None:
+    width = 64
+    sources = [
+        Source(table_of(local_tensors(of_rank(TENSORS, width, TRAINERS, rank, False))), 1, f"rank {rank}") for rank in range(TRAINERS)
+    ]
+    state = of_rank(TENSORS, width, GENERATORS, 1, True)
+    times: dict[str, list[float]] = {"describe": [], "pieces": [], "runs": []}
+    pieces = runs = None
+    for _ in range(rounds):
+        moments = [time.process_time()]
+        table = table_of(local_tensors(state))
+        moments.append(time.process_time())
+        pieces = find_pieces(table, sources, rank=1)
+        moments.append(time.process_time())
+        runs = merged(
+            find_runs(pieces.extent, pieces.itemsize, (pieces.start, pieces.strides), (pieces.dense, pieces.dense_strides)), pieces.source
+        )
+        moments.append(time.process_time())
+        for name, start, end in zip(times, moments, moments[1:], strict=False):
+            times[name].append(end - start)
+    assert pieces is not None and runs is not None
+    total = [sum(parts) for parts in zip(*times.values(), strict=True)]
+    parts = ", ".join(f"{name} {milliseconds(found)}" for name, found in times.items())
+    print(f"plan of {TENSORS:,} tensors, {len(pieces.source):,} pieces, {len(runs.piece):,} runs: {milliseconds(total)} of CPU ({parts})")
+    with this_host().spawn_procs({"gpus": TRAINERS}) as near, this_host().spawn_procs({"gpus": 1}) as far:
+        trainers, generator = near.spawn("trainers", Trainer), far.spawn("generator", Generator)
+        trainers.publish.call(TENSORS, width).get()
+        seconds, nbytes, _ = generator.attach.call_one(trainers, TENSORS, width, GENERATORS, 2).get()
+        print(f"attach: {seconds * 1e3:.0f} ms; pulls of {nbytes / 1e6:.0f} MB:", end=" ")
+        print(f"first {generator.pull.call_one().get() * 1e3:.0f} ms, further", end=" ")
+        pulls: list[float] = []
+        for _ in range(rounds):
+            trainers.update.call().get()
+            pulls.append(generator.pull.call_one().get())
+        print(milliseconds(pulls))
+
+
+def layouts(path: str, mib: int, rounds: int) -> None:
+    count, width = 7, 2048
+    scale = mib * MIB // sum(4 * int(np.prod(shape)) for shape in shapes(count, width).values())
+    count *= max(scale, 1)
+    with contextlib.ExitStack() as stack:
+        hosts = stack.enter_context(other_hosts()) if path == "tcp" else this_host()
+        trainers = stack.enter_context(hosts.spawn_procs({"gpus": TRAINERS})).spawn("trainers", Trainer)
+        trainers.publish.call(count, width).get()
+        for buffers in (2, 1):
+            generators = stack.enter_context(this_host().spawn_procs({"gpus": GENERATORS})).spawn("generators", Generator)
+            found = generators.attach.call(trainers, count, width, GENERATORS, buffers).get().values()
+            moved, needed = (sum(row[i] for row in found) for i in (1, 2))
+            generators.prepare.call(trainers.share.call(found[0][1] // TRAINERS).get().values()).get()
+            times: dict[str, list[float]] = {"raw": [], "pull": [], "update": []}
+            for turn in range(rounds + 2):
+                update = max(trainers.update.call().get().values())
+                cases = [("raw", generators.raw), ("pull", generators.pull)]
+                for name, call in cases[:: 1 if turn % 2 else -1]:
+                    seconds = max(call.call().get().values())
+                    if turn > 1:
+                        times[name].append(seconds)
+                if turn > 1:
+                    times["update"].append(update)
+            ratios = sorted(raw / pull for raw, pull in zip(times["raw"], times["pull"], strict=True))
+            print(
+                f"{path}, attach(buffers={buffers}): {moved / 1e6:.0f} MB moved, {moved / needed:.3f} of what targets need; "
+                f"pull {milliseconds(times['pull'])}, raw {milliseconds(times['raw'])}, "
+                f"share {statistics.median(ratios):.2f} ({ratios[0]:.2f} to {ratios[-1]:.2f}); update {milliseconds(times['update'])}"
+            )
+
+
+def mixture(pulls: int) -> None:
+    count = 1 << 15
+    with this_host().spawn_procs({"gpus": 1}) as near, this_host().spawn_procs({"gpus": 2}) as far:
+        trainer, generators = near.spawn("trainer", Trainer), far.spawn("generators", Generator)
+        trainer.publish_number.call_one(count).get()
+        generators.attach_number.call(trainer, count).get()
+        trainer.start.call_one().get()
+        found = generators.pull_numbers.call(pulls // 2).get().values()
+        version = trainer.stop_training.call_one().get()
+    wrong, seen, again = (sum(row[i] for row in found) for i in range(3))
+    print(f"{pulls:,} pulls of {8 * count >> 10} KiB: {wrong} mixtures, {seen:,} versions pulled of {version:,}, {again:,} read again")
+
+
+def memory(versions: int = 1000) -> None:
+    count = 1 << 20
+    with this_host().spawn_procs({"gpus": 1}) as near, this_host().spawn_procs({"gpus": 1}) as far:
+        trainer, generator = near.spawn("trainer", Trainer), far.spawn("generator", Generator)
+        trainer.publish_number.call_one(count).get()
+        generator.attach_number.call_one(trainer, count).get()
+        before = None
+        for step in range(versions + 20):
+            trainer.train.call_one(1).get()
+            assert generator.pull_numbers.call_one(1).get()[0] == 0
+            if step == 19:
+                before = [actor.memory_used.call_one().get() for actor in (trainer, generator)]
+        after = [actor.memory_used.call_one().get() for actor in (trainer, generator)]
+    assert before is not None
+    print(f"{versions:,} versions of 8 MiB: KiB of trainer and generator {json.dumps(before)}, then {json.dumps(after)}")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--mib", type=int, default=256)
+    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--pulls", type=int, default=100_000)
+    parser.add_argument("parts", nargs="*", choices=[*PARTS, []], metavar="PART")
+    options = parser.parse_args()
+    parts = options.parts or PARTS
+    needs: list[Requirement] = [root("a host is a network namespace"), program("unshare", "apt-get install util-linux")]
+    require(*(needs if "tcp" in parts else []))
+    for part in parts:
+        if part == "plan":
+            plan(options.rounds)
+        elif part == "mixture":
+            mixture(options.pulls)
+        elif part == "memory":
+            memory()
+        else:
+            layouts(part, options.mib, options.rounds)
+
+
+if __name__ == "__main__":
+    main()
