@@ -28,6 +28,7 @@ from monarch.actor import (
     deadline,
     deadline_left,
     endpoint,
+    per_rank,
     returns_future,
     send,
     this_host,
@@ -399,6 +400,17 @@ def test_actor_that_is_made_late_can_be_used(procs):
     assert isinstance(error, DeadlineExceeded) and "queued behind __init__ since" in str(error)
     assert [made for made, _ in slow.left.call().get().values()] == [0] * 3
     slow.stop().get()
+
+
+def test_spawn_after_the_deadline_is_refused(procs):
+    for argument in (0, per_rank([0, 0, 0])):
+        with deadline(0), pytest.raises(DeadlineExceeded, match="not sent: the deadline had passed") as caught:
+            procs.spawn("never", Slow, argument, 0)
+        assert str(caught.value).startswith("never.__init__(): 0 of 3 ranks have answered at the deadline")
+    with deadline(LONG):
+        made = procs.spawn("made", Slow, 0, 0)
+        made.left.call().get()
+    made.stop().get()
 
 
 def test_stop_goes_on_after_its_deadline(procs):

@@ -102,11 +102,15 @@ class ProcSet:
         is_sent = None
         caller = Caller(ranks.targets(), "__init__", b"", False)
         try:
-            caller.send(args, kwargs, NO_ANSWER)
+            cell = caller.send(args, kwargs, NO_ANSWER)
         except TypeError as e:
             from monarch._core.call.call_target import sent_again
 
-            _, is_sent = sent_again(e, ranks, caller, f"spawn of {class_name}", args, kwargs, NO_ANSWER)
+            cell, is_sent = sent_again(e, ranks, caller, f"spawn of {class_name}", args, kwargs, NO_ANSWER)
+        if cell is not None:  # the deadline has passed: an actor without this message would never begin
+            from monarch._core.call.call_target import CallTarget
+
+            raise CallTarget(ranks, "__init__", None).expired(cell)
         spec = marshal.dumps((info.state(), owner.process.uid, owner.mailbox, self._origin()))
         owned = OwnedMesh(process, owner, info, True)
         process.meshes.known[info.uid] = info
