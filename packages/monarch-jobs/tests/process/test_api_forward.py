@@ -222,6 +222,13 @@ def test_server_without_websockets_is_recognised(cluster: Cluster, server: ApiSt
         Forward(cluster, "pod-0", 26600).start()
 
 
+def test_redirection_of_a_forward_is_an_error(cluster: Cluster, server: ApiStandIn) -> None:
+    server.answer = lambda asked: Answer(302, {}, {"Location": f"{server.url}/login?token=secret"})
+    with pytest.raises(ApiError, match="refused to create pods/portforward") as raised:
+        Forward(cluster, "pod-0", 26600).start()
+    assert raised.value.status == 302 and "secret" not in str(raised.value)
+
+
 KUBECTL = """#!/bin/sh
 # Stands for kubectl: says its arguments, and listens as it would.
 echo "$@" > {folder}/arguments

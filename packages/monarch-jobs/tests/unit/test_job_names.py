@@ -25,7 +25,7 @@ def test_backend_whose_extra_is_not_installed(monkeypatch: pytest.MonkeyPatch) -
     module = import_module("monarch.job.kubernetes")
     monkeypatch.delattr(module, "KubernetesJob", raising=False)
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    with pytest.raises(BackendMissingError, match="needs the Python package yaml") as found:
+    with pytest.raises(BackendMissingError, match="needs the Python packages python_socks, websockets, yaml") as found:
         _ = module.KubernetesJob
     assert found.value.hint == "pip install 'monarch-jobs[kubernetes]'"
     with pytest.raises(AttributeError, match="has no attribute 'nothing'"):

@@ -357,8 +357,14 @@ class Proxy(threading.Thread):
                     continue
                 client.sendall(b"HTTP/1.1 200 OK\r\n\r\n")
             server = socket.create_connection(("127.0.0.1", self.target))
-            for a, b in ((client, server), (server, client)):
-                threading.Thread(target=self.copy, args=(a, b), daemon=True).start()
+            threading.Thread(target=self.relay, args=(client, server), daemon=True).start()
+
+    def relay(self, client: socket.socket, server: socket.socket) -> None:
+        with client, server:
+            down = threading.Thread(target=self.copy, args=(server, client), daemon=True)
+            down.start()
+            self.copy(client, server)
+            down.join()
 
     def copy(self, source: socket.socket, sink: socket.socket) -> None:
         try:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 _HOMES = {"ImageSpec": "arguments", "KeptForward": "access.kept_forward", "KubeConfig": "access.config", "KubernetesJob": "job"}
 # Packages that the extra installs and this package imports. The official client is for users who make its objects.
-_REQUIRED = ("yaml",)
+_REQUIRED = ("python_socks", "websockets", "yaml")
 
 __all__ = ["ImageSpec", "KubeConfig", "KubernetesJob"]
 

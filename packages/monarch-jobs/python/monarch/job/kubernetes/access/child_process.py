@@ -1,4 +1,4 @@
-"""The end of a program that was started with a process group of its own."""
+"""The end of a program that was started with a process group of its own: that of exec plugins and kubectl."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""All requests to the API server. Objects are plain dicts, kinds are `v1/Pod`, `batch/v1/Job` and the like."""
+"""All requests to the API server. Objects are plain dicts, kinds are `v1/Pod`, `batch/v1/Job` and the like.
+
+Ours: the official client has a class for each kind, and its errors have no words of jobs: the missing right, the owner of an object.
+"""
 
 from __future__ import annotations
 

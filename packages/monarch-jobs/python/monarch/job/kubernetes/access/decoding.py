@@ -1,4 +1,7 @@
-"""JSON of an API server, whose objects users write: nested as deep as they like, which a decoder that recurses cannot follow."""
+"""JSON of an API server, whose objects users write: nested as deep as they like, which a decoder that recurses cannot follow.
+
+Ours: the official client decodes by `json`, and one such object hides all others of a list.
+"""
 
 from __future__ import annotations
 

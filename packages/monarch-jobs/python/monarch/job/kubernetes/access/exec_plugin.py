@@ -2,6 +2,8 @@
 
 https://kubernetes.io/docs/reference/access-authn-authz/authentication/#client-go-credential-plugins describes the protocol. The output is a
 secret, and in no error. The program has no terminal: one that asks questions fails instead of waiting for an answer that never comes.
+
+Ours: the official client waits for a plugin without a limit, gives it the terminal, and shows its output.
 """
 
 from __future__ import annotations

@@ -1,6 +1,8 @@
 """Answers of an API server that are no success, as errors of jobs: which right is missing, which field is wrong, what is not reachable.
 
 The texts have what the server reports, and never what was sent: bodies and headers of requests have secrets.
+
+Ours: the official client has one error for all codes.
 """
 
 from __future__ import annotations

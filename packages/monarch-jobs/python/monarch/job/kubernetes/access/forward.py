@@ -5,6 +5,8 @@
 A websocket for each connection has flow control of its own: one that is not read from delays no other. The protocol `v4.channel.k8s.io` has
 no message for "nothing more will be sent": a program that has ended sending still receives, and the pod sees the end when
 the connection ends, at the latest `HALF_CLOSED_SECONDS` after its last byte. Container runtimes do not pass half-closes on either.
+
+Ours: the official client keeps what it has received and cannot pass on in memory without a bound, and has a thread for each connection.
 """
 
 from __future__ import annotations

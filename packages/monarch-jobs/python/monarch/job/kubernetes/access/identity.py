@@ -1,6 +1,8 @@
 """Who asks the API server: a token, a token in a file, name and password, a client certificate, or what an exec plugin gives.
 
 An identity is used by several threads; the plugin runs once for all of them. Its `repr` has no secret.
+
+Ours: the official client writes keys of a kubeconfig to temporary files, reads a `tokenFile` once, and knows no impersonation.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Kinds of objects, as paths of the API and as resources of RBAC."""
+"""Kinds of objects, as paths of the API and as resources of RBAC.
+
+Ours: the dynamic part of the official client asks the server for all of its kinds before the first request.
+"""
 
 from __future__ import annotations
 

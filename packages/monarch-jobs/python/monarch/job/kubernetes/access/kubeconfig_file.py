@@ -2,6 +2,8 @@
 
 `KUBECONFIG` names several files: the first that has an entry of a name, or a current context, counts. Paths in a file are relative to its
 folder. https://kubernetes.io/docs/concepts/configuration/organize-cluster-access-kubeconfig/
+
+Ours: the official client leaves out `proxy-url`, and its errors name neither line nor entry.
 """
 
 from __future__ import annotations

@@ -1,6 +1,8 @@
 """`kubectl port-forward`, for servers that take no websocket: kubectl has the older protocol (SPDY) as well.
 
 A shell holds kubectl and reads a pipe of this process: when this process ends, however that happens, kubectl ends too.
+
+Ours: the official client has no SPDY.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """The proxy that `HTTPS_PROXY`, `HTTP_PROXY` and `NO_PROXY` name, by the rules of Go, which are those of kubectl.
 
 https://pkg.go.dev/golang.org/x/net/http/httpproxy describes the rules. `urllib.request` has others: it sends requests to the loopback
-through the proxy, and it does not know CIDRs.
+through the proxy, and it does not know CIDRs. Ours: the official client has the rules of
+`requests`, which send requests to the loopback through the proxy as well.
 """
 
 from __future__ import annotations

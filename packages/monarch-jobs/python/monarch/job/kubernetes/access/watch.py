@@ -2,6 +2,8 @@
 
 The stream of a watch ends whenever the server likes. While the server still has the last resource version seen, the next one goes on from
 there, and nothing is missed. After a 410 (expired), the list is fetched anew and reported as a whole: the reader compares.
+
+Ours: the watch of the official client goes on after a 410 at the expired version, once, and a cut ends it.
 """
 
 from __future__ import annotations
