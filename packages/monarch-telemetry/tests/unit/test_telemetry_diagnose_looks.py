@@ -15,6 +15,7 @@ from monarch.extension import BrokenEntry, LoadedEntry
 from monarch.telemetry._diagnose import registry
 from monarch.telemetry._diagnose.diagnosis import diagnosed
 from monarch.telemetry._diagnose.inspected import Looked, parse_name, snapshot
+from monarch.telemetry._diagnose.machine import without_answer
 from monarch.telemetry.detectors import Detector, Finding, WaitGraph
 
 ACTOR = "<root>.<train.Trainer trainer{'hosts': 1/2, 'gpus': 0/4}>"
@@ -66,6 +67,20 @@ def test_malformed_answer_is_named(member: str, value: object) -> None:
     assert "c" in {proc.uid for proc in found.procs}
     assert len(found.procs) + len(found.missing) == 2
     diagnosed(found, registry.OWN)
+
+
+@pytest.mark.parametrize("in_first, causes", [(None, 1), ({"host": "b", "procs": []}, 0)])
+def test_host_without_two_answers_is_silent(in_first: dict[str, Any] | None, causes: int) -> None:
+    state, stacks = answers()
+    host = {"id": "1", "host": "b", "state": "joined", "answer": None, "error": "no answer in 2 s"}
+    first = {**state, "hosts": [{**host, "answer": in_first, "error": None if in_first else "no answer in 2 s"}]}
+    found = diagnosed(snapshot(Looked(first, stacks), Looked({**state, "hosts": [host]}, stacks), 0.4), registry.OWN)
+    assert len(found.causes) == causes and len(found.missing) == 1 - causes
+
+
+def test_client_that_answers_late_is_no_cause() -> None:
+    found = diagnosed(without_answer(5, 1, "it does not answer in time"), registry.OWN)
+    assert not found.causes and found.missing == ("process 1: it does not answer in time",)
 
 
 def late(graph: WaitGraph) -> list[Finding]:

@@ -17,8 +17,8 @@ from monarch.telemetry.errors import TelemetryError
 
 # The seconds between both looks: what waits for as long is no call that has just begun.
 BETWEEN = 0.4
-# Seconds for a look. Agents answer within two.
-_TIMEOUT = 4.0
+# Seconds for a look. Agents answer within two, on a machine that is not overloaded.
+_TIMEOUT = 6.0
 
 
 def own_job() -> InspectedJob:
@@ -70,7 +70,7 @@ def collected(
         found = without_answer(first.number, first.pid, first.error or "no answer")
     if engine is not None:
         found = recorded(found, engine, is_live=first is not None)
-    if not found.sources and not missing:
+    if not found.sources and not found.missing and not missing:
         raise TelemetryError(
             "there is no job to diagnose", hint="`monarch ps` lists the jobs of this machine; --addr and --from name others"
         )

@@ -50,6 +50,10 @@ def snapshot(before: Looked, now: Looked, between: float) -> Snapshot:
     waits: list[Wait] = []
     ends: list[End] = []
     malformed: list[str] = []
+    # A host counts as silent if it has answered neither look.
+    silent = {host.name for host in _hosts(before) if host.error}
+    late = [f"host {host.name}: {host.error}" for host in _hosts(now) if host.error and host.state == "joined" and host.name not in silent]
+    hosts = [host if host.name in silent else host._replace(error="") for host in _hosts(now)]
     for host, proc in procs_of(now):
         uid = str(proc["uid"])
         if _is_observer(proc):
@@ -74,11 +78,11 @@ def snapshot(before: Looked, now: Looked, between: float) -> Snapshot:
     return Snapshot(
         tuple(procs),
         tuple(actors),
-        tuple(_hosts(now)),
+        tuple(hosts),
         tuple(waits),
         tuple(ends),
         seconds=between,
-        missing=tuple(malformed),
+        missing=(*malformed, *late),
         is_orphan=now.state is not None and bool(now.state["procs"]) and now.state["procs"][0]["name"] == "agent",
     )
 
