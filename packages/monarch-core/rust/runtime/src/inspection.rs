@@ -2,8 +2,9 @@
 //!
 //! The thread that reads the sockets answers requests for the state, without Python: a process that holds the GIL, or whose actor never
 //! returns, answers at once. The housekeeping thread takes the stacks with the GIL, at one consistent moment. If it does not get the GIL
-//! within `STACKS_TIMEOUT`, a handler of Python's `faulthandler` writes the stacks: it walks the frames without the GIL. This is safe
-//! enough at that time: a thread that has kept the GIL for so long is in C code, so its frames do not change.
+//! within `STACKS_TIMEOUT`, a handler of Python's `faulthandler` writes the stacks: it walks the frames without the GIL. A thread that runs
+//! Python code changes its frames meanwhile, and the walk may crash. So the handler runs in a forked child, which has a copy of the frames
+//! at one moment and ends in place of this process.
 //!
 //! It reads the other components, and changes none. Each request gets one answer.
 
@@ -36,6 +37,62 @@ pub const INSPECT_STACKS: u8 = 1;
 const STACKS_TIMEOUT: Duration = Duration::from_millis(700);
 /// The largest text of `faulthandler` that is read: that of 100 threads with 100 frames each.
 const MAX_DUMP: usize = 4 << 20;
+
+/// The attempts to walk the frames: each has a copy of another moment.
+const DUMP_ATTEMPTS: usize = 3;
+
+/// Runs the handler of a signal in a forked child; false if the child has crashed, or could not be forked.
+fn handle_in_child(signal: i32) -> bool {
+    // SAFETY: the sets are initialised before use. All signals are blocked at the fork, so the child begins no handler of this process. The
+    // child makes system calls and runs one handler that is safe at any point of a program; it takes no lock, and ends by `_exit`.
+    unsafe {
+        let mut all: libc::sigset_t = std::mem::zeroed();
+        let mut old: libc::sigset_t = std::mem::zeroed();
+        libc::sigfillset(&mut all);
+        libc::pthread_sigmask(libc::SIG_SETMASK, &all, &mut old);
+        // The C library's `fork` would run the fork handlers of Python and of other libraries. Without a signal at its end, the child is not
+        // found by `wait` of this program.
+        let pid = libc::syscall(libc::SYS_clone, 0, 0, 0, 0, 0);
+        if pid == 0 {
+            handle_and_exit(signal);
+        }
+        libc::pthread_sigmask(libc::SIG_SETMASK, &old, std::ptr::null_mut());
+        let mut status = 0;
+        while pid > 0 && libc::waitpid(pid as libc::pid_t, &mut status, libc::__WALL) < 0 {
+            if std::io::Error::last_os_error().kind() != std::io::ErrorKind::Interrupted {
+                return false;
+            }
+        }
+        pid > 0 && libc::WIFEXITED(status) && libc::WEXITSTATUS(status) == 0
+    }
+}
+
+/// The child of `handle_in_child`.
+///
+/// # Safety
+/// This process is such a child.
+unsafe fn handle_and_exit(signal: i32) -> ! {
+    extern "C" fn crashed(_: libc::c_int) {
+        // SAFETY: the call ends this process, and may be made in any handler.
+        unsafe { libc::_exit(1) }
+    }
+    // SAFETY: as in `handle_in_child`. The thread's number in the memory of the C library is that of the parent's thread.
+    unsafe {
+        libc::prctl(libc::PR_SET_DUMPABLE, 0);
+        let mut action: libc::sigaction = std::mem::zeroed();
+        action.sa_sigaction = crashed as extern "C" fn(libc::c_int) as usize;
+        let mut only: libc::sigset_t = std::mem::zeroed();
+        libc::sigemptyset(&mut only);
+        for number in [libc::SIGSEGV, libc::SIGBUS, libc::SIGILL, libc::SIGFPE, libc::SIGABRT] {
+            libc::sigaction(number, &action, std::ptr::null_mut());
+            libc::sigaddset(&mut only, number);
+        }
+        libc::sigaddset(&mut only, signal);
+        libc::pthread_sigmask(libc::SIG_UNBLOCK, &only, std::ptr::null_mut());
+        libc::syscall(libc::SYS_tgkill, libc::syscall(libc::SYS_getpid), libc::syscall(libc::SYS_gettid), signal);
+        libc::_exit(0)
+    }
+}
 
 /// The state of a link in an inspection.
 #[derive(Serialize)]
@@ -104,28 +161,24 @@ impl Inspections {
         *lock(&self.requests.dump) = how;
     }
 
-    /// The stacks of all threads as the text of `faulthandler`.
+    /// The stacks of all threads as the text of `faulthandler`. After a crash in each attempt it is the text until the last crash.
     fn dump(&self) -> Option<String> {
         let held = lock(&self.requests.dump);
         let (fd, signal) = (*held)?;
-        // SAFETY: these system calls use a descriptor of this process. The signal goes to the calling thread and has been handled when the
-        // mask is restored; its handler is installed as long as `dump` is `Some`, and the lock on `dump` is held.
-        unsafe {
-            if libc::ftruncate(fd, 0) != 0 || libc::lseek(fd, 0, libc::SEEK_SET) != 0 {
+        for _ in 0..DUMP_ATTEMPTS {
+            // SAFETY: these system calls use a descriptor of this process.
+            if unsafe { libc::ftruncate(fd, 0) != 0 || libc::lseek(fd, 0, libc::SEEK_SET) != 0 } {
                 return None;
             }
-            let mut only: libc::sigset_t = std::mem::zeroed();
-            let mut old: libc::sigset_t = std::mem::zeroed();
-            libc::sigemptyset(&mut only);
-            libc::sigaddset(&mut only, signal);
-            libc::pthread_sigmask(libc::SIG_UNBLOCK, &only, &mut old);
-            libc::pthread_kill(libc::pthread_self(), signal);
-            libc::pthread_sigmask(libc::SIG_SETMASK, &old, std::ptr::null_mut());
-            let mut text = vec![0_u8; MAX_DUMP];
-            let n = libc::pread(fd, text.as_mut_ptr().cast(), MAX_DUMP, 0);
-            text.truncate(usize::try_from(n).ok()?);
-            Some(String::from_utf8_lossy(&text).into_owned())
+            if handle_in_child(signal) {
+                break;
+            }
         }
+        let mut text = vec![0_u8; MAX_DUMP];
+        // SAFETY: the buffer has this length.
+        let n = unsafe { libc::pread(fd, text.as_mut_ptr().cast(), MAX_DUMP, 0) };
+        text.truncate(usize::try_from(n).ok()?);
+        Some(String::from_utf8_lossy(&text).into_owned())
     }
 
     /// Handles a request to inspect this process. The answer is `Control::Inspected` with the same number.
