@@ -43,15 +43,15 @@ const DUMP_ATTEMPTS: usize = 3;
 
 /// Runs the handler of a signal in a forked child; false if the child has crashed, or could not be forked.
 fn handle_in_child(signal: i32) -> bool {
-    // SAFETY: the sets are initialised before use. All signals are blocked at the fork, so the child begins no handler of this process. The
-    // child makes system calls and runs one handler that is safe at any point of a program; it takes no lock, and ends by `_exit`.
+    // SAFETY: the sets are initialised before use. All signals are blocked at the fork, so the child begins no handler of this process.
+    // The child makes system calls and runs one handler that is safe at any point of a program; it takes no lock, and ends by `_exit`.
     unsafe {
         let mut all: libc::sigset_t = std::mem::zeroed();
         let mut old: libc::sigset_t = std::mem::zeroed();
         libc::sigfillset(&mut all);
         libc::pthread_sigmask(libc::SIG_SETMASK, &all, &mut old);
-        // The C library's `fork` would run the fork handlers of Python and of other libraries. Without a signal at its end, the child is not
-        // found by `wait` of this program.
+        // The C library's `fork` would run the fork handlers of Python and of other libraries. Without a signal at its end, the child is
+        // not found by `wait` of this program.
         let pid = libc::syscall(libc::SYS_clone, 0, 0, 0, 0, 0);
         if pid == 0 {
             handle_and_exit(signal);
