@@ -147,3 +147,24 @@ def test_warning_counts_covered_bytes_once():
     for packed in data:
         pickle.loads(packed).drop().get()
     assert forgotten.warning(process.bulk) == ""
+
+
+def test_buffer_that_outlives_the_modules_is_silent():
+    done = run(
+        """
+        class Keeping(Actor):
+            @endpoint
+            def share(self):
+                import builtins
+                # The interpreter removes this module last.
+                builtins.kept = RDMABuffer(memoryview(bytearray(4096)))
+                return builtins.kept
+
+        procs = this_host().spawn_procs()
+        buffer = procs.spawn("keeping", Keeping).share.call_one().get()
+        procs.stop().get()
+        """,
+        prelude=PRELUDE,
+    )
+    done.assert_clean()
+    assert done.out == ""

@@ -10,7 +10,7 @@ import os
 from typing import TYPE_CHECKING, Any, NamedTuple
 from weakref import ref
 
-from monarch import extension
+from monarch.extension import is_ending
 from monarch.extension.bulk import BulkFailed
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ class Forgotten:
 
     def _gone(self, handle: ref[Any]) -> None:
         shared = self._given.pop(handle, None)
-        if shared is not None and not extension.is_ending():
+        if shared is not None and not is_ending():
             self._forgotten[shared.id] = shared
 
     def prune(self, native: Bulk) -> None:
