@@ -9,6 +9,7 @@ def test_frames_that_cannot_be_walked_harm_nothing() -> None:
     done = run(
         """
         import ctypes
+        import time
         from monarch._core.observe.inspection import STACKS
         from monarch._core.process.current import current_process
 
@@ -21,9 +22,13 @@ def test_frames_that_cannot_be_walked_harm_nothing() -> None:
                 words = (ctypes.c_size_t * 30).from_address(id(code))
                 at = list(words).index(name)
                 sleep = ctypes.PyDLL(None).usleep
+                # No other thread gets the GIL from now on: it would read the name, too.
+                sys.setswitchinterval(1000)
+                time.sleep(0.05)
                 words[at] = 1
                 sleep(int(seconds * 1e6))
                 words[at] = name
+                sys.setswitchinterval(0.005)
                 return os.getpid()
 
             @endpoint
