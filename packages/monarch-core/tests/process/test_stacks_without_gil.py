@@ -24,7 +24,7 @@ def test_frames_that_cannot_be_walked_harm_nothing() -> None:
                 sleep = ctypes.PyDLL(None).usleep
                 # No other thread gets the GIL from now on: it would read the name, too.
                 sys.setswitchinterval(1000)
-                time.sleep(0.05)
+                time.sleep(0.05)  # sleeps: threads that wait for the GIL already get it once
                 words[at] = 1
                 sleep(int(seconds * 1e6))
                 words[at] = name
