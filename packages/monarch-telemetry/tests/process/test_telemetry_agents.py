@@ -50,7 +50,9 @@ def test_agent_finds_a_fault(tmp_path: Path) -> None:
         size += len(text.encode())
         found: list[str] = []
         names, failed = await called(client, "diagnose")
-        for name in [line.split()[0] for line in names.splitlines()]:
+        causes, _, listing = names.partition("\ncanned diagnoses, by name:\n")
+        assert not failed and causes.startswith("1  ") and "a cycle of 2" in causes.splitlines()[0]
+        for name in [line.split()[0] for line in listing.splitlines()]:
             text, failed = await called(client, "diagnose", name=name)
             assert not failed
             if "no rows" not in text:

@@ -152,7 +152,7 @@ for name, batches in read("saved.capture").items():
 tools = Tools(lambda: find_engine(None, None))
 calls = [("status", {}), ("logs", {}), ("stacks", {}), ("list_tables", {}), ("diagnose", {})]
 calls += [("run_query", {"sql": "SELECT * FROM failures"}), ("run_query", {"sql": "SELECT * FROM logs"})]
-calls += [("diagnose", {"name": line.split()[0]}) for line in tools.call("diagnose", {}).splitlines()]
+calls += [("diagnose", {"name": line.split()[0]}) for line in tools.call("diagnose", {}).partition("by name:\\n")[2].splitlines()]
 for name, arguments in calls:
     shown_by(f"tool {name}", tools.call(name, arguments))
 print("=", "shown" in tools.call("logs", {}))

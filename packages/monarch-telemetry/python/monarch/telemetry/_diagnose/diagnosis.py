@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
+from monarch.extension.masking import Masking
 from monarch.telemetry._diagnose import registry
 from monarch.telemetry._diagnose.detectors.ends import ENDS_PROCESS
 from monarch.telemetry._diagnose.finding import Detector
@@ -96,8 +99,10 @@ def diagnosed(snapshot: Snapshot, detectors: tuple[Detector, ...] | None = None)
     answered = [host for host in snapshot.hosts if host.state != "lost" and not host.error]
     asked = len(snapshot.procs) + len(snapshot.hosts)
     silent = sum(not proc.answered for proc in snapshot.procs) + len(snapshot.hosts) - len(answered)
+    # Failures of living processes come with the texts of their exceptions, as the program raised them.
+    mask = Masking.of_environment(os.environ).text
     return Diagnosis(
-        causes=tuple(_plain(graph, cause) for cause in causes),
+        causes=tuple(_plain(graph, cause, mask) for cause in causes),
         procs=len(snapshot.procs) + len(ended),
         healthy_procs=sum(proc.uid not in ill for proc in snapshot.procs),
         hosts=len(snapshot.hosts),
@@ -111,14 +116,15 @@ def diagnosed(snapshot: Snapshot, detectors: tuple[Detector, ...] | None = None)
     )
 
 
-def _plain(graph: WaitGraph, cause: Cause) -> FoundCause:
+def _plain(graph: WaitGraph, cause: Cause, mask: Callable[[str], str]) -> FoundCause:
+    """The cause as texts without secrets."""
     finding = cause.finding
     return FoundCause(
         finding.detector,
-        finding.sentence,
-        tuple((one.text, one.source) for one in finding.facts),
-        tuple(dict.fromkeys(graph.index.label(node) for node in _shown(cause.waiting))),
-        tuple(one.sentence for one in cause.consequences),
+        mask(finding.sentence),
+        tuple((mask(one.text), one.source) for one in finding.facts),
+        tuple(dict.fromkeys(mask(graph.index.label(node)) for node in _shown(cause.waiting))),
+        tuple(mask(one.sentence) for one in cause.consequences),
         finding.command,
     )
 
