@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
+import time
 
 import numpy as np
 
@@ -89,13 +90,14 @@ class Trainer(Actor):
         return self.source.version
 
     @endpoint
-    def train_until_stopped(self, port):
+    def train_until_stopped(self, port, pause=0):
         self.go_on = True
 
         def run():
             while self.go_on:
                 with self.source.update():
                     self.flat[:] = self.source.version + 1
+                time.sleep(pause)  # sleeps: the rest of a step
             port.send(self.source.version)
 
         threading.Thread(target=run).start()

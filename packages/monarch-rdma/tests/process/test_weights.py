@@ -114,7 +114,8 @@ def test_no_pull_gives_a_mixture(published, taken, times):
     trainers.publish_flat.call(count, buffers=published).get()
     generators.attach_flat.call(trainers, count, buffers=taken).get()
     sending, receiving = Channel.open()
-    trainers.train_until_stopped.call(sending).get()
+    # With one buffer a reader must announce itself between two updates.
+    trainers.train_until_stopped.call(sending, pause=0.003 if published == 1 else 0).get()
     found = values(generators.pull_flat.call(times))
     trainers.stop_training.call().get()
     last = receiving.recv().get()
