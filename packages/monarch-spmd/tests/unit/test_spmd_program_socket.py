@@ -42,7 +42,7 @@ def test_end_of_the_run_ends_waiting_requests() -> None:
 
 def test_run_that_is_gone_is_named() -> None:
     answers: list[Mapping[str, Any]] = []
-    Link("monarch-spmd-nobody").send({"do": "save"}, answers.append)
+    Link("monarch-spmd-absent").send({"do": "save"}, answers.append)
     assert answers == [{"error": "the run of this program does not answer: Connection refused"}]
 
 
