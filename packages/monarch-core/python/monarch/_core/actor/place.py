@@ -45,6 +45,11 @@ def _awaited(actor: LocalActor, number: int) -> list[FrameType]:
     task = next((t for t, c in running if t is not None and c is not None and c.number == number), None)
     if task is None:
         return []
+    return coroutine_frames(task)[::-1]
+
+
+def coroutine_frames(task: Any) -> list[FrameType]:
+    """The frames of a task that waits, outermost first; empty for the task that runs."""
     found: list[FrameType] = []
     coroutine: Any = task.get_coro()
     while coroutine is not None:
@@ -54,7 +59,7 @@ def _awaited(actor: LocalActor, number: int) -> list[FrameType]:
         if frame is not None:
             found.append(frame)
         coroutine = getattr(coroutine, "cr_await", None) or getattr(coroutine, "gi_yieldfrom", None)
-    return found[::-1]
+    return found
 
 
 def _line(frames: list[FrameType]) -> str:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import sys
 
+from monarch._core.actor.place import coroutine_frames
 from monarch._core.call.future import Future
 from monarch._core.observe.held_locks import Locks
 from monarch._core.process.current import known_process
@@ -59,12 +60,12 @@ def waits(process: LocalProcess) -> list[dict[str, Any]]:
         side = sides.get(ident)
         blocking = _awaited(side.main) if side is not None and side.current is not None else set[int]()
         for task in tasks[ident]:
-            coroutines = _coroutine_frames(task)[::-1]
+            coroutines = coroutine_frames(task)[::-1]
             if (wait := _wait(coroutines)) is not None:
                 # The thread itself stands in its event loop.
                 shown = [(frame.f_code.co_filename, frame.f_lineno or 0, frame.f_code.co_qualname) for frame in coroutines[:_MOST_SHOWN]]
                 found.append({"thread": ident, "blocks": id(task) in blocking, "frames": shown, **wait})
-    locks = Locks({ident: [*frames, *(f for task in tasks[ident] for f in _coroutine_frames(task))] for ident, frames in stacks.items()})
+    locks = Locks({ident: [*frames, *(f for task in tasks[ident] for f in coroutine_frames(task))] for ident, frames in stacks.items()})
     found += [{"thread": ident, "blocks": True, **lock} for ident, frames in stacks.items() if (lock := locks.wait(ident, frames))]
     return sorted(found, key=lambda one: not one["blocks"])[:_MOST_WAITS]
 
@@ -165,20 +166,6 @@ def _tasks(frames: list[FrameType]) -> list[Any]:
         return list(sys.modules["asyncio"].all_tasks(loop))[:_MOST_TASKS]
     except RuntimeError:  # other threads make tasks all the time
         return []
-
-
-def _coroutine_frames(task: Any) -> list[FrameType]:
-    """The frames of a task that waits, outermost first; empty for the task that runs."""
-    found: list[FrameType] = []
-    coroutine = task.get_coro()
-    while coroutine is not None and len(found) < _MOST_FRAMES:
-        if getattr(coroutine, "cr_running", False):
-            return []
-        frame = getattr(coroutine, "cr_frame", None) or getattr(coroutine, "gi_frame", None)
-        if frame is not None:
-            found.append(frame)
-        coroutine = getattr(coroutine, "cr_await", None) or getattr(coroutine, "gi_yieldfrom", None)
-    return found
 
 
 def _awaited(task: Any) -> set[int]:
