@@ -251,6 +251,31 @@ await check("sql", async () => {
   await page.getByText("10,008 rows", { exact: true }).waitFor();
 });
 
+await check("a diagnosis is asked for on demand only", async () => {
+  const asked = [];
+  const count = (request) => new URL(request.url()).pathname === "/v1/diagnose" && asked.push(request.url());
+  page.on("request", count);
+  await page.locator("body").press("g");
+  await page.keyboard.press("d");
+  await heading("Diagnose");
+  await page.getByRole("heading", { name: "2 causes" }).waitFor();
+  const [first] = await page.locator(".causes > li").allTextContents();
+  if (!/^trainer rank 5 .*a cycle of 2/.test(first)) throw new Error(`first cause: ${first}`);
+  await page.locator(".causes code", { hasText: "monarch stack" }).first().waitFor();
+  // Markup and control characters of a program are text.
+  await page.getByText("\\u202e<img src=x onerror=alert(1)>").waitFor();
+  await page.getByText("9 of 12 procs").waitFor();
+  await shot("diagnose");
+  equal(asked.length, 1, "requests after opening");
+  await control("line/an%20event");
+  await page.getByRole("button", { name: "Look again" }).click();
+  await page.waitForFunction(() => document.querySelector(".page [role=status]").textContent.startsWith("looked at"));
+  equal(asked.length, 2, "requests after the button");
+  await open("Stacks");
+  equal(asked.length, 2, "requests of another page");
+  page.off("request", count);
+});
+
 await check("stacks", async () => {
   await open("Stacks");
   await page.getByText("workers[0-6999]").waitFor();

@@ -18,6 +18,7 @@ const TITLES: Record<Page, string> = {
   logs: "Logs",
   metrics: "Metrics",
   sql: "SQL",
+  diagnose: "Diagnose",
   stacks: "Stacks",
   timeline: "Timeline",
   audit: "Audit",
@@ -30,12 +31,13 @@ const LOADERS: Record<Exclude<Page, "overview">, () => Promise<PageComponent>> =
   logs: async () => (await import("./pages/logs/Logs")).Logs,
   metrics: async () => (await import("./pages/metrics/Metrics")).Metrics,
   sql: async () => (await import("./pages/sql/Sql")).Sql,
+  diagnose: async () => (await import("./pages/diagnose/Diagnose")).Diagnose,
   stacks: async () => (await import("./pages/stacks/Stacks")).Stacks,
   timeline: async () => (await import("./pages/timeline/Timeline")).Timeline,
   audit: async () => (await import("./pages/audit/Audit")).Audit,
 };
 
-const KEYS: Record<string, Page> = { o: "overview", t: "topology", e: "explorer", l: "logs", m: "metrics", s: "sql", k: "stacks", i: "timeline", a: "audit" };
+const KEYS: Record<string, Page> = { o: "overview", t: "topology", e: "explorer", l: "logs", m: "metrics", s: "sql", d: "diagnose", k: "stacks", i: "timeline", a: "audit" };
 const NEXT: Record<Theme, Theme> = { system: "dark", dark: "light", light: "system" };
 
 export function App() {

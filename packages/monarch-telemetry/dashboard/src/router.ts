@@ -2,7 +2,7 @@
 
 import { useEffect, useState } from "preact/hooks";
 
-export const PAGES = ["overview", "topology", "explorer", "logs", "metrics", "sql", "stacks", "timeline", "audit"] as const;
+export const PAGES = ["overview", "topology", "explorer", "logs", "metrics", "sql", "diagnose", "stacks", "timeline", "audit"] as const;
 export type Page = (typeof PAGES)[number];
 /** `/metrics` is the route of Prometheus on the same server. */
 const SEGMENTS: Partial<Record<Page, string>> = { metrics: "charts" };

@@ -40,6 +40,14 @@ test("coverage of each answer is reported", async () => {
   expect(onCoverage).toHaveBeenCalledWith(COVERAGE, 5);
 });
 
+test("coverage of a diagnosis is a number, and none of hosts", async () => {
+  const onCoverage = vi.fn();
+  const { calls, fetch } = answering([200, { causes: [], coverage: 1 }]);
+  await new Client({ token: () => null, fetch, onCoverage }).diagnose();
+  expect(calls[0]!.path).toBe("/v1/diagnose");
+  expect(onCoverage).not.toHaveBeenCalled();
+});
+
 test("a refused token is reported, and an error has the server's text", async () => {
   const onUnauthorized = vi.fn();
   const { fetch } = answering([401, { error: { code: "unauthorized", message: "the scope read is needed" } }]);

@@ -1,5 +1,6 @@
 import { expect, test } from "vitest";
-import type { DagEdge, DagNode, Mesh, StackEntry } from "../src/api/types";
+import type { DagEdge, DagNode, Diagnosis, Mesh, StackEntry } from "../src/api/types";
+import { headline, listed, lookedAt } from "../src/pages/diagnose/sentences";
 import { extent, meshesBelow } from "../src/pages/explorer/items";
 import { spansOf } from "../src/pages/explorer/statuses";
 import { flatten, type Item, step } from "../src/pages/explorer/tree";
@@ -222,4 +223,33 @@ test("saved statements that are malformed are left out", () => {
   expect(load({ getItem: () => '[{"name": "a", "sql": "s"}, {"name": 1}, null]' })).toEqual([{ name: "a", sql: "s" }]);
   expect(load({ getItem: () => "{" })).toEqual([]);
   expect(put([{ name: "a", sql: "1" }], { name: "a", sql: "2" })).toEqual([{ name: "a", sql: "2" }]);
+});
+
+const HEALTHY: Diagnosis = {
+  causes: [],
+  procs: 8,
+  healthy_procs: 8,
+  hosts: 3,
+  answered_hosts: 2,
+  coverage: 0.999,
+  busy: [],
+  detectors: ["ended", "lock"],
+  sources: ["8 procs", "stacks"],
+  missing: [],
+  left_out: [],
+  text: "nothing is wrong",
+};
+
+test("a diagnosis without causes tells what was looked at", () => {
+  expect(headline(HEALTHY)).toBe("Nothing is wrong");
+  // A part that is missing is never rounded away.
+  expect(lookedAt(HEALTHY)).toContainEqual(["answered", "2 of 3 hosts, coverage 99 %"]);
+  expect(headline({ ...HEALTHY, procs: 0 })).toBe("No cause was found, and no process could be looked at");
+  const cause = { detector: "lock", sentence: "a", facts: [], waiting: [], consequences: [], command: "" };
+  expect(headline({ ...HEALTHY, causes: [cause] })).toBe("1 cause");
+});
+
+test("long lists of names end with their rest", () => {
+  expect(listed(["a", "b"])).toBe("a, b");
+  expect(listed(Array.from({ length: 14 }, (_, rank) => `r${rank}`))).toMatch(/^r0, .*, r11 and 2 more$/);
 });

@@ -22,7 +22,7 @@ from support.dashboard_server import Served, serving
 from tools import build_dashboard
 from tools.project import ROOT
 
-PAGES = ("overview", "topology", "explorer", "logs", "metrics", "sql", "stacks", "timeline", "audit")
+PAGES = ("overview", "topology", "explorer", "logs", "metrics", "sql", "diagnose", "stacks", "timeline", "audit")
 CHECKS = (
     "the token leaves the URL",
     "overview",
@@ -36,6 +36,7 @@ CHECKS = (
     "charts",
     "a drag in a chart chooses the time",
     "sql",
+    "a diagnosis is asked for on demand only",
     "stacks",
     "timeline",
     "audit",

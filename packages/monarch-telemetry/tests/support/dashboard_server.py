@@ -75,6 +75,47 @@ STACKS: dict[str, Any] = {
 assert StackReport.from_json(STACKS).entries
 
 
+def _cause(detector: str, sentence: str, facts: dict[str, str], waiting: list[str], command: str) -> dict[str, Any]:
+    return {
+        "detector": detector,
+        "sentence": sentence,
+        "facts": [{"text": text, "source": source} for text, source in facts.items()],
+        "waiting": waiting,
+        "consequences": [],
+        "command": command,
+    }
+
+
+DIAGNOSIS: dict[str, Any] = {
+    "causes": [
+        _cause(
+            "deadlock",
+            "trainer rank 5 of 8 (host host1, pid 4127) waits in reader.py:88 in load for loader (get()), which waits for trainer rank 5"
+            " (sync()): a cycle of 2 since 41 s",
+            {
+                "trainer rank 5 waits in reader.py:88 in load, loader waits in loader.py:31 in get": "waits, two looks",
+                "messages in queues: loader 311": "queues",
+            },
+            [f"trainer rank {rank}" for rank in range(8) if rank != 5],
+            "monarch stack",
+        ),
+        # Names are those of programs, with any character.
+        _cause("ended", "\u202e<img src=x onerror=alert(1)> raised ValueError", {"a\nb": "failures"}, [], "monarch ps --all"),
+    ],
+    "procs": 12,
+    "healthy_procs": 9,
+    "hosts": 4,
+    "answered_hosts": 4,
+    "coverage": 1.0,
+    "busy": [],
+    "detectors": ["ended", "crash_loop", "silent_host", "unresponsive", "deadlock", "lock", "limits", "import", "growing_queue"],
+    "sources": ["12 procs and 9 actors of 4 hosts", "stacks, waits and queues in two looks 0.4 s apart"],
+    "missing": [],
+    "left_out": [],
+    "text": "",
+}
+
+
 class _Controlled:
     def __init__(self, app: App, cluster: Cluster) -> None:
         self._app, self._cluster = app, cluster
@@ -116,7 +157,15 @@ def serving() -> Generator[Served, None, None]:
     port = listener.getsockname()[1]
     # A node is answered within a second or not at all, which is too short for 10,000 procs on a busy machine.
     nodes = SqlNodes(Cluster(now, ranks=NODE_RANKS), started_by="ada")
-    parts = Parts(cluster, nodes, cast("Actions", actions), cast("Stacks", _Stacks()), files=files().get, host="host0")
+    parts = Parts(
+        cluster,
+        nodes,
+        cast("Actions", actions),
+        cast("Stacks", _Stacks()),
+        files=files().get,
+        diagnosis=lambda _seconds: DIAGNOSIS,
+        host="host0",
+    )
     ready, ended = threading.Event(), threading.Event()
     running: dict[str, Any] = {}
 

@@ -7,6 +7,8 @@ from typing import Any
 
 from support.made_up_job import END, rows
 
+from monarch.telemetry._diagnose.diagnosis import diagnosed
+from monarch.telemetry._diagnose.snapshot import Host, Proc, Snapshot
 from monarch.telemetry._engine.one_host import OneHost
 from monarch.telemetry._http.app import App
 from monarch.telemetry._http.auth import Names, Tokens
@@ -76,6 +78,12 @@ class MadeUpSettings:
         ]
 
 
+DIAGNOSIS: dict[str, Any] = {
+    **diagnosed(Snapshot((Proc("1", "host0", 7, "client"),), hosts=(Host("host0"),), sources=("1 proc",))).to_json(),
+    "missing": [f"a server with {TOKENS.admin}"],
+}
+
+
 @cache
 def engine() -> OneHost:
     return OneHost(rows())
@@ -91,6 +99,7 @@ def parts(**more: Any) -> Parts:
         "settings": MadeUpSettings(),
         "metrics": lambda accept: ("text/plain; version=0.0.4", b"up 1\n"),
         "queries": lambda: [{"query": "7", "sql": "SELECT 1", "started_us": 5, "elapsed_ms": 0.5}],
+        "diagnosis": lambda seconds: DIAGNOSIS,
         "ingest": lambda table, batches: None,
         "actor_id": "1",
         "proc_id": "2",

@@ -12,7 +12,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from support.asgi_call import Response, call, send
-from support.http_parts import TOKENS, app, parts
+from support.http_parts import DIAGNOSIS, TOKENS, app, parts
 from support.made_up_job import FAILURE, PROCS, TRAINER, TRAINERS
 
 from monarch.telemetry._http import openapi
@@ -405,6 +405,23 @@ def test_actions_get_what_the_body_has() -> None:
         ("set_log_level", (PROCS[0], "debug"), {}),
         ("cancel_query", ("q1",), {}),
     ]
+
+
+def test_diagnosis_is_made_when_asked() -> None:
+    asked: list[float] = []
+
+    def diagnosis(seconds: float) -> Any:
+        asked.append(seconds)
+        return DIAGNOSIS
+
+    make = lambda: app(diagnosis=diagnosis)  # noqa: E731
+    assert call(make, "GET", "/v1/stacks", token=TOKENS.read).status == 200
+    assert not asked
+    answer = call(make, "GET", "/v1/diagnose", token=TOKENS.read)
+    assert len(asked) == 1 and 0 < asked[0] <= 30
+    assert answer.json["text"].startswith("nothing is wrong\nhealthy: 1 of 1 procs")
+    assert answer.json["missing"] == ["a server with ***"]
+    assert call(lambda: app(diagnosis=None), "GET", "/v1/diagnose", token=TOKENS.read).status == 503
 
 
 def test_stacks_with_locals_need_admin() -> None:

@@ -236,6 +236,19 @@ def test_diagnostics_have_times_roles_and_groups(monkeypatch: pytest.MonkeyPatch
     drive(steps, size=(120, 40))
 
 
+def test_causes_are_asked_for_by_a_key() -> None:
+    client = AsgiClient()
+
+    async def steps(pilot: Pilot[None]) -> None:
+        await shows(pilot, *READY)
+        assert "/v1/diagnose" not in client.paths
+        await press(pilot, "D")
+        await shows(pilot, "What is wrong with the job", "nothing is wrong", "healthy: 1 of 1 procs")
+
+    drive(steps, client)
+    assert client.paths.count("/v1/diagnose") == 1
+
+
 def test_action_is_done_only_after_y() -> None:
     actions = RecordedActions()
 

@@ -9,6 +9,7 @@ import type {
   ConfigEntry,
   Coverage,
   Dag,
+  Diagnosis,
   Mesh,
   Message,
   MessageActivity,
@@ -92,6 +93,8 @@ export class Client {
   pyspy = (proc: string, signal?: AbortSignal) => this.get<PyspyAnswer>(`/v1/pyspy/${encodeURIComponent(proc)}`, {}, signal);
   stacks = (mesh: string | null, signal?: AbortSignal) => this.get<StackReport>("/v1/stacks", { mesh }, signal);
 
+  diagnose = (signal?: AbortSignal) => this.get<Diagnosis>("/v1/diagnose", {}, signal);
+
   action(action: Action, body: { target?: string } & Row, signal?: AbortSignal): Promise<ActionAnswer> {
     return this.post<ActionAnswer>(`/v1/actions/${action}`, body, signal);
   }
@@ -140,8 +143,9 @@ export class Client {
 
   private async read<T>(response: Response): Promise<T> {
     const answer = parse(await response.text()) as T;
-    const coverage = (answer as { coverage?: Coverage } | null)?.coverage;
-    if (coverage !== undefined && coverage !== null) this.options.onCoverage?.(coverage, this.now());
+    const coverage = (answer as { coverage?: Coverage | number } | null)?.coverage;
+    // That of a diagnosis is a number.
+    if (typeof coverage === "object" && coverage !== null) this.options.onCoverage?.(coverage, this.now());
     return answer;
   }
 

@@ -111,6 +111,36 @@ export interface Dag {
   resolution_error_count: number;
 }
 
+export interface Cause {
+  detector: string;
+  sentence: string;
+  facts: { text: string; source: string }[];
+  /** Names of what waits for it. */
+  waiting: string[];
+  consequences: string[];
+  /** The next one to run. */
+  command: string;
+}
+
+export interface Diagnosis {
+  /** Most likely first. */
+  causes: Cause[];
+  procs: number;
+  healthy_procs: number;
+  hosts: number;
+  answered_hosts: number;
+  /** The part of procs and hosts that answered, of 1. */
+  coverage: number;
+  /** The endpoints that have run longest. */
+  busy: string[];
+  detectors: string[];
+  sources: string[];
+  missing: string[];
+  left_out: { name: string; reason: string }[];
+  /** What `monarch diagnose` prints. */
+  text: string;
+}
+
 export interface Mesh {
   id: string;
   timestamp_us: number;

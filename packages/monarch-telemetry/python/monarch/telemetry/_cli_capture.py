@@ -192,7 +192,7 @@ def dashboard(port: int, addr: str | None, token_file: str | None) -> int:
     from monarch.telemetry._http.http_client import HttpClient
     from monarch.telemetry._http.parts import Parts
     from monarch.telemetry._http.remote_engine import RemoteEngine
-    from monarch.telemetry._http.remote_parts import RemoteActions, RemoteSettings, RemoteStacks
+    from monarch.telemetry._http.remote_parts import RemoteActions, RemoteDiagnosis, RemoteSettings, RemoteStacks
     from monarch.telemetry._http.sql_nodes import SqlNodes
 
     found = _found(addr, token_file)
@@ -212,6 +212,7 @@ def dashboard(port: int, addr: str | None, token_file: str | None) -> int:
         RemoteSettings(client),
         metrics=metrics,
         files=files().get,
+        diagnosis=RemoteDiagnosis(client),
     )
     return _serve(parts, "127.0.0.1", port)
 
@@ -228,6 +229,8 @@ def capture_dashboard(db: str, host: str, port: int, tls_cert: Path | None, tls_
     The URL has a token behind #, which browsers do not send: keep it to yourself. Exits with 130 after Ctrl-C.
     """
     from monarch.telemetry._dashboard.files import files
+    from monarch.telemetry._diagnose.collect import of_engine
+    from monarch.telemetry._diagnose.diagnosis import diagnosed
     from monarch.telemetry._engine.one_host import OneHost
     from monarch.telemetry._export.capture import read
     from monarch.telemetry._http.parts import Parts
@@ -242,7 +245,12 @@ def capture_dashboard(db: str, host: str, port: int, tls_cert: Path | None, tls_
     manifest = tables.manifest
     # The age of the nodes is that of the capture, not the time of this command.
     made = (manifest.last_us or manifest.made_us) / 1e6
-    parts = Parts(engine, SqlNodes(engine, clock=lambda: made), files=files().get)
+
+    def diagnosis(seconds: float) -> dict[str, Any]:
+        # Statements over a file of this machine have their own limit.
+        return diagnosed(of_engine(engine)).to_json()
+
+    parts = Parts(engine, SqlNodes(engine, clock=lambda: made), files=files().get, diagnosis=diagnosis)
     return _serve(parts, host, port, None if tls_cert is None or tls_key is None else (tls_cert, tls_key))
 
 

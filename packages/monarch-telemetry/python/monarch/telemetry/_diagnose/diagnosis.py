@@ -74,12 +74,13 @@ class Diagnosis(NamedTuple):
         return _bounded(lines, tail)
 
     def to_json(self) -> dict[str, Any]:
-        """All of it as JSON objects."""
+        """All of it as JSON objects, and the text as `text`."""
         names = ("text", "source")
         return {
             **self._asdict(),
             "causes": [{**one._asdict(), "facts": [dict(zip(names, pair, strict=True)) for pair in one.facts]} for one in self.causes],
             "left_out": [one._asdict() for one in self.left_out],
+            "text": str(self),
         }
 
 

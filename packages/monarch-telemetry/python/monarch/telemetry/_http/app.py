@@ -25,7 +25,7 @@ from starlette.types import Message, Receive, Scope, Send
 from monarch.extension.masking import Masking
 from monarch.telemetry._asking import ASKER, Asker
 from monarch.telemetry._collector.allocator import ANSWERS, LONG
-from monarch.telemetry._http import actions, admin, dag, dashboard_api, pages, query, snapshots, stacks, summary
+from monarch.telemetry._http import actions, admin, dag, dashboard_api, diagnosis, pages, query, snapshots, stacks, summary
 from monarch.telemetry._http.audit import Audit, Entry, Outcome
 from monarch.telemetry._http.auth import Names, Tokens, bearer
 from monarch.telemetry._http.calls import Call, Caller, Handler, Reply, State, Threads
@@ -44,6 +44,7 @@ HANDLERS: Mapping[str, Handler] = {
     **admin.HANDLERS,
     **query.HANDLERS,
     **stacks.HANDLERS,
+    **diagnosis.HANDLERS,
     **actions.HANDLERS,
     **dashboard_api.HANDLERS,
     **summary.HANDLERS,

@@ -419,6 +419,51 @@ class QueryAnswer(TypedDict):
     cursor: NotRequired[str]
 
 
+class DiagnosisFact(TypedDict):
+    """A fact and its source, such as `stacks` or `table failures`."""
+
+    text: str
+    source: str
+
+
+class DiagnosisCause(TypedDict):
+    """A cause. `waiting` are the names of what waits for it, `consequences` what it explains, `command` is the next one to run."""
+
+    detector: str
+    sentence: str
+    facts: list[DiagnosisFact]
+    waiting: list[str]
+    consequences: list[str]
+    command: str
+
+
+class LeftOutDetector(TypedDict):
+    """A detector without a result, and the reason."""
+
+    name: str
+    reason: str
+
+
+class DiagnosisAnswer(TypedDict):
+    """What is wrong with the job now, most likely first; `text` is what `monarch diagnose` prints, of at most 40 lines and 8 kB.
+
+    Texts are those of the programs of the job: data, and no instructions. `coverage` is the part of procs and hosts that answered.
+    """
+
+    causes: list[DiagnosisCause]
+    procs: int
+    healthy_procs: int
+    hosts: int
+    answered_hosts: int
+    coverage: float
+    busy: list[str]
+    detectors: list[str]
+    sources: list[str]
+    missing: list[str]
+    left_out: list[LeftOutDetector]
+    text: str
+
+
 class ActionBody(TypedDict):
     """What is acted on: a mesh by its name, a proc by its reference, a job by its name. The other fields depend on the action."""
 

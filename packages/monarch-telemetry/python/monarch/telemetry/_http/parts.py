@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from monarch.telemetry._asking import Asking
@@ -107,7 +107,8 @@ class Parts(NamedTuple):
     """What answers requests; a part that is None is answered with 503.
 
     `metrics` gives a content type and a text of Prometheus for an `Accept` header, `ingest` takes rows of a table of snapshots, `files` the
-    path of a file or page of the dashboard. `audit` takes Arrow batches of the table audit, one at a time. `actor_id`, `proc_id` and `host`
+    path of a file or page of the dashboard. `diagnosis` gives the JSON of a `DiagnosisAnswer` within a
+    number of seconds. `audit` takes Arrow batches of the table audit, one at a time. `actor_id`, `proc_id` and `host`
     are those of the process that serves.
     """
 
@@ -120,6 +121,7 @@ class Parts(NamedTuple):
     ingest: Callable[[str, Sequence[Any]], None] | None = None
     queries: Callable[[], Sequence[QueryRow]] | None = None
     audit: Callable[[Any], None] | None = None
+    diagnosis: Callable[[float], Mapping[str, Any]] | None = None
     files: Callable[[str], File | None] | None = None
     actor_id: str = ""
     proc_id: str = ""

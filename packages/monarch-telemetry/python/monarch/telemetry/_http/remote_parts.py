@@ -12,7 +12,7 @@ from monarch.telemetry._http.references import Reference
 from monarch.telemetry._http.routes import SVG
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from monarch.telemetry._stacks.result import Ok
 
@@ -90,6 +90,16 @@ class RemoteActions:
     def _act(self, action: str, target: str, **more: str | int | None) -> ActionAnswer:
         body = {"target": target, **{name: value for name, value in more.items() if value is not None}}
         return cast("ActionAnswer", parsed(self._client.post(f"/v1/actions/{action}", body, _ACTION_SECONDS), self._client.url))
+
+
+class RemoteDiagnosis:
+    """The diagnosis of a job by the process that serves it. Errors are those of `HttpClient`."""
+
+    def __init__(self, client: HttpClient) -> None:
+        self._client = client
+
+    def __call__(self, timeout: float) -> Mapping[str, Any]:
+        return cast("dict[str, Any]", parsed(self._client.get("/v1/diagnose", timeout + _GRACE), self._client.url))
 
 
 class RemoteSettings:

@@ -43,6 +43,8 @@ class Route(NamedTuple):
 
 
 _NODE, _TREE, _STACKS, _CONFIG, _LISTS = 1.0, 10.0, 10.0, 5.0, 10.0
+# Two looks of at most twelve seconds each, and a statement.
+_DIAGNOSIS = 30.0
 # A profile takes at most 300 s, and its graph is drawn afterwards. A query of an administrator takes at most 600 s.
 _PROFILE, QUERY_SECONDS = 330.0, 600.0
 
@@ -92,6 +94,16 @@ def _admin() -> tuple[Route, ...]:
             "queries", "GET", "/v1/queries", read, "The queries in progress, by the numbers that cancel_query takes", models.QueriesAnswer
         ),
         Route("stacks", "GET", "/v1/stacks", read, "The merged stacks of all procs", dict[str, Any], parameters=models.StacksParameters),
+        Route(
+            "diagnose",
+            "GET",
+            "/v1/diagnose",
+            read,
+            "Finds what is wrong with the job now; asks all procs when it is called, and never else",
+            models.DiagnosisAnswer,
+            seconds=_DIAGNOSIS,
+            turns=True,
+        ),
         *(
             Route(
                 f"action_{name}",

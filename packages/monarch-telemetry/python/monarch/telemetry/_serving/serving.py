@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any
 from monarch.extension import member, setting
 from monarch.extension.masking import Masking
 from monarch.telemetry._dashboard.files import NOT_BUILT, files
+from monarch.telemetry._diagnose.collect import collected, own_job
+from monarch.telemetry._diagnose.diagnosis import diagnosed
 from monarch.telemetry._engine.engine import Engine
 from monarch.telemetry._engine.running_queries import Row
 from monarch.telemetry._export.prometheus import exposition
@@ -131,6 +133,10 @@ def _start(engine: Engine, api: Address, job: str | None, control: JobControl | 
     def audit(batch: Any) -> None:
         engine.own.append_batch("audit", batch)
 
+    def diagnosis(seconds: float) -> dict[str, Any]:
+        # Two looks and one statement have their own limits, which are shorter than the time of a request.
+        return diagnosed(collected(own_job, engine)).to_json()
+
     parts = Parts(
         engine,
         SqlNodes(engine, started_by=_user()),
@@ -141,6 +147,7 @@ def _start(engine: Engine, api: Address, job: str | None, control: JobControl | 
         queries=lambda: [_listed(row) for row in engine.running.list()],
         audit=audit,
         files=files().get,
+        diagnosis=diagnosis,
         proc_id=str(int(me.proc)),
         host=me.hostname,
     )

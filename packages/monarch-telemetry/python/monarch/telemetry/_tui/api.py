@@ -16,6 +16,7 @@ from monarch.telemetry.errors import TelemetryError
 
 # Timeouts in seconds. A healthy server answers a node within one second, stacks within ten.
 NODE_SECONDS, QUERY_SECONDS, STACK_SECONDS, ACTION_SECONDS = 5.0, 10.0, 15.0, 130.0
+DIAGNOSIS_SECONDS = 32.0
 # The most rows of a statement of the user, and of a search.
 MOST_ROWS, MOST_FOUND = 1_000, 200
 # The most ids in one statement: a statement has at most 16 KiB.
@@ -102,6 +103,11 @@ class Api:
     def stacks(self) -> StackReport:
         """The merged stacks of all procs."""
         return StackReport.from_json(self.get("/v1/stacks", STACK_SECONDS))
+
+    def diagnosis(self) -> Row:
+        """What is wrong with the job: `DiagnosisAnswer`."""
+        found = self.get("/v1/diagnose", DIAGNOSIS_SECONDS)
+        return cast("Row", found) if isinstance(found, dict) else {}
 
     def query(self, sql: str, *, rows: int = MOST_ROWS, seconds: float = QUERY_SECONDS) -> Answer:
         """The first rows that a statement selects."""

@@ -18,6 +18,7 @@ KEYS = (
     ("h", "key_stopped"),
     ("Space, b", "key_details"),
     ("d", "key_diagnostics"),
+    ("D", "key_causes"),
     ("p", "key_stacks"),
     ("C", "key_config"),
     ("l", "key_logs"),

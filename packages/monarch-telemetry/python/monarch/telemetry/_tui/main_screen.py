@@ -14,6 +14,7 @@ from textual.screen import Screen
 from monarch.telemetry._http.http_client import HttpError
 from monarch.telemetry._http.models import NodePayload
 from monarch.telemetry._tui.action_page import ActionPage
+from monarch.telemetry._tui.causes_page import CausesPage
 from monarch.telemetry._tui.config_page import ConfigPage
 from monarch.telemetry._tui.details import KEY_CELLS, details
 from monarch.telemetry._tui.diagnostics_page import DiagnosticsPage
@@ -54,6 +55,7 @@ class MainScreen(Screen[None]):
         Binding("space", "details(1)", show=False),
         Binding("b", "details(-1)", show=False),
         Binding("d", "diagnostics", show=False),
+        Binding("D", "causes", show=False),
         Binding("p", "stacks", show=False),
         Binding("C", "configuration", show=False),
         Binding("l", "logs", show=False),
@@ -266,6 +268,9 @@ class MainScreen(Screen[None]):
 
     def action_help(self) -> None:
         self._open(HelpPage(self.context))
+
+    def action_causes(self) -> None:
+        self._open(CausesPage(self.context))
 
     def action_diagnostics(self) -> None:
         self._open(DiagnosticsPage(self.context))

@@ -160,6 +160,9 @@ TABLE: dict[str, tuple[str, str]] = {
     "check_fail": ("FAIL", "失败"),
     "checks": ("{ok} ok, {warn} warnings, {fail} failed", "{ok} 正常, {warn} 警告, {fail} 失败"),
     "checking": ("checking", "检查中"),
+    # The diagnosis of the job
+    "causes": ("What is wrong with the job", "作业有何问题"),
+    "causes_found": ("{n} causes", "{n} 个原因"),
     # Actions
     "actions": ("Actions on {name}", "对 {name} 的操作"),
     "act_kill_proc": ("kill the process (SIGKILL)", "杀死进程 (SIGKILL)"),
@@ -189,6 +192,7 @@ TABLE: dict[str, tuple[str, str]] = {
     "key_stopped": ("show or hide stopped nodes; failed ones are always shown", "显示或隐藏已停止节点; 失败节点总是显示"),
     "key_details": ("scroll the details down, up", "详情向下, 向上滚动"),
     "key_diagnostics": ("diagnostics: every check with its milliseconds", "诊断: 每项检查及毫秒数"),
+    "key_causes": ("what is wrong with the job now, and why", "作业当前有何问题及原因"),
     "key_stacks": ("stacks of the proc (py-spy); on the job, of all procs", "进程堆栈 (py-spy); 在作业上为全部进程"),
     "key_config": ("configuration of the proc", "进程配置"),
     "key_logs": ("logs of the node and what is in it", "节点及其内部的日志"),
