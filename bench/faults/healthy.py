@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
 from functools import partial
 
+from bench.faults import healthy_calls, healthy_failures, healthy_loads, healthy_wheels
 from bench.faults.actors import AsyncPartner, Trainer
-from bench.faults.program import Fault, ready, rest, until_closed
+from bench.faults.program import Fault, forever, rest
 from monarch.actor import Actor, endpoint, this_host
 
 
@@ -33,19 +33,10 @@ def idle() -> None:
     rest()
 
 
-def _forever(step: Callable[[], object]) -> None:
-    """Runs the step again and again in the main thread, until stdin is closed."""
-    until_closed()
-    step()
-    ready()
-    while True:
-        step()
-
-
 def steps(seconds: float, ranks: int) -> None:
     """Lock-step training: all ranks work for as long."""
     trainers = this_host().spawn_procs({"gpus": ranks}, name="workers").spawn("trainer", Trainer)
-    _forever(lambda: trainers.step.call(seconds).get())
+    forever(lambda: trainers.step.call(seconds).get())
 
 
 def ping_pong() -> None:
@@ -54,7 +45,7 @@ def ping_pong() -> None:
     left, right = procs.slice(procs=0).spawn("left", Relay), procs.slice(procs=1).spawn("right", Relay)
     left.after.call_one(right).get()
     right.after.call_one(None).get()
-    _forever(lambda: left.ask.call_one(0.0).get())
+    forever(lambda: left.ask.call_one(0.0).get())
 
 
 def chain() -> None:
@@ -63,7 +54,7 @@ def chain() -> None:
     links = [procs.slice(procs=index).spawn(f"link{index}", Relay) for index in range(4)]
     for index, link in enumerate(links):
         link.after.call_one(links[index + 1] if index < 3 else None).get()
-    _forever(lambda: links[0].ask.call_one(0.0).get())
+    forever(lambda: links[0].ask.call_one(0.0).get())
 
 
 def bursts() -> None:
@@ -75,13 +66,13 @@ def bursts() -> None:
             partner.answer.broadcast()
         partner.answer.call_one().get()
 
-    _forever(burst)
+    forever(burst)
 
 
 def retries() -> None:
     """Errors of endpoints that the caller handles."""
     trainers = this_host().spawn_procs({"gpus": 2}, name="workers").spawn("trainer", Trainer)
-    _forever(lambda: (trainers.check.call(1).exception(), trainers.step.call(0.01).get()))
+    forever(lambda: (trainers.check.call(1).exception(), trainers.step.call(0.01).get()))
 
 
 def churn() -> None:
@@ -91,7 +82,7 @@ def churn() -> None:
         with this_host().spawn_procs({"gpus": 2}, name="short") as procs:
             procs.spawn("trainer", Trainer).pid.call().get()
 
-    _forever(once)
+    forever(once)
 
 
 def one_long_step() -> None:
@@ -110,4 +101,8 @@ HEALTHY = (
     Fault("retries", retries, ""),
     Fault("churn", churn, ""),
     Fault("one_long_step", one_long_step, "", 6.0),
+    *healthy_calls.HEALTHY,
+    *healthy_loads.HEALTHY,
+    *healthy_failures.HEALTHY,
+    *healthy_wheels.HEALTHY,
 )

@@ -46,6 +46,15 @@ def rest(call: Future[Any] | None = None) -> NoReturn:
     raise AssertionError("no code sets the event")
 
 
+def forever(step: Callable[[], object]) -> NoReturn:
+    """Runs a step again and again in the main thread, until stdin is closed; reports readiness after the first one."""
+    until_closed()
+    step()
+    ready()
+    while True:
+        step()
+
+
 def until_closed() -> None:
     """Ends the process when stdin is closed."""
     threading.Thread(target=lambda: (sys.stdin.read(), os._exit(0)), name="stdin", daemon=True).start()
