@@ -68,6 +68,30 @@ def test_thread_and_coroutine_that_wait_are_shown() -> None:
         assert waiting(lambda one: one.get("endpoint") in ("call_through", "hold_open")) is None
 
 
+def test_thread_that_works_has_processor_time() -> None:
+    ended = threading.Event()
+
+    def work() -> None:
+        while not ended.is_set():
+            sum(range(1000))
+
+    def ran() -> int:
+        for proc in host_stacks()["procs"]:
+            for one in (proc["answer"] or {}).get("threads", []):
+                if one["name"] == "worker of the test":
+                    return int(one["ran"] or 0)
+        return 0
+
+    thread = threading.Thread(target=work, name="worker of the test", daemon=True)
+    thread.start()
+    try:
+        first = eventually("the thread has run", ran)
+        eventually("the thread has run longer", ran, lambda now: now > first)
+    finally:
+        ended.set()
+        thread.join()
+
+
 def test_failure_of_an_owned_mesh_is_shown(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(monarch.actor, "unhandled_fault_hook", lambda failure: None)
     procs = this_host().spawn_procs({"procs": 2}, name="failing")

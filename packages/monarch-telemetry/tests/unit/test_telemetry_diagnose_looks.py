@@ -53,6 +53,15 @@ def test_wait_of_both_looks_is_kept() -> None:
     assert found.procs[1].threads[0].paused and not found.missing
 
 
+@pytest.mark.parametrize(("before", "now", "paused"), [(5, 500_000, True), (5, 90_000_000, False), (None, 7, True), (7, None, True)])
+def test_thread_that_works_is_not_paused(before: int | None, now: int | None, paused: bool) -> None:
+    (state, stacks), (_, later) = answers(), answers()
+    for one, ran in ((stacks, before), (later, now)):
+        one["procs"][1]["answer"]["threads"][0]["ran"] = ran
+    found = snapshot(Looked(state, stacks), Looked(state, later), 0.4)
+    assert found.procs[1].threads[0].paused is paused
+
+
 def test_wait_for_another_call_is_left_out() -> None:
     assert not snapshot(Looked(*answers(7)), Looked(*answers(8)), 0.4).waits
 

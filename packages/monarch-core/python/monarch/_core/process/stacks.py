@@ -52,8 +52,17 @@ def threads() -> list[dict[str, Any]]:
     for ident, frame in sys._current_frames().items():  # pyright: ignore[reportPrivateUsage]
         thread = known.get(ident)
         name, native = (None, None) if thread is None else (thread.name, thread.native_id)
-        found.append({"thread": ident, "name": name, "native": native, "frames": _frames(frame)})
+        found.append({"thread": ident, "name": name, "native": native, "ran": _ran(native), "frames": _frames(frame)})
     return found
+
+
+def _ran(native: int | None) -> int | None:
+    """Nanoseconds of a thread on a processor: of two looks with equal frames they separate work from a wait. None where not known."""
+    try:
+        with open(f"/proc/self/task/{native}/schedstat", "rb") as file:
+            return int(file.read().split()[0])
+    except (OSError, ValueError, IndexError):
+        return None
 
 
 def _frames(frame: FrameType | None) -> list[tuple[str, int, str]]:

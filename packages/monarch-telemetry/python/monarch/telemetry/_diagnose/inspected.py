@@ -10,6 +10,9 @@ from monarch.telemetry._diagnose.snapshot import Actor, End, Frame, Host, Proc, 
 from monarch.telemetry._stacks.frames import parse_faulthandler
 
 _COORDINATE = re.compile(r": (\d+)/(\d+)(?=[,}])", re.ASCII)
+# Nanoseconds on a processor between both looks from which a thread works. On a busy machine a thread has a processor for some milliseconds
+# at a time; one that wakes to look at a clock or a flag needs some microseconds.
+_WORKS = 2_000_000
 _POINT = re.compile(r"\{[^{}]*\}$")
 
 
@@ -136,8 +139,8 @@ def _hosts(looked: Looked) -> Iterator[Host]:
 def _proc(host: str, proc: Mapping[str, Any], answer: Mapping[str, Any] | None, earlier: Mapping[str, Any] | None) -> Proc:
     is_client = proc["name"] == "client"
     name = parse_name(proc["name"])
-    before = {thread.number: thread.frames for thread in _threads(earlier)}
-    threads = tuple(one._replace(paused=before.get(one.number) == one.frames) for one in _threads(answer))
+    before = {thread.number: thread for thread in _threads(earlier)}
+    threads = tuple(one._replace(paused=_is_paused(before.get(one.number), one)) for one in _threads(answer))
     return Proc(
         str(proc["uid"]),
         host,
@@ -158,12 +161,20 @@ def _proc(host: str, proc: Mapping[str, Any], answer: Mapping[str, Any] | None, 
     )
 
 
+def _is_paused(before: Thread | None, now: Thread) -> bool:
+    """Whether a thread has stood still between both looks. A thread that works in a line is found there twice, but has used a processor."""
+    if before is None or before.frames != now.frames:
+        return False
+    return before.ran is None or now.ran is None or now.ran - before.ran < _WORKS
+
+
 def _threads(answer: Mapping[str, Any] | None) -> Iterator[Thread]:
     if answer is None:
         return
     if "threads" in answer:
         for one in answer["threads"]:
-            yield Thread(int(one["thread"]), str(one["name"] or ""), tuple(Frame(*frame) for frame in one["frames"]))
+            frames = tuple(Frame(*frame) for frame in one["frames"])
+            yield Thread(int(one["thread"]), str(one["name"] or ""), frames, ran=one.get("ran"))
         return
     for one in parse_faulthandler(answer.get("text") or ""):
         yield Thread(one.thread_id, one.name or "", tuple(Frame(frame.filename, frame.line, frame.name) for frame in one.frames))

@@ -32,12 +32,16 @@ class Frame(NamedTuple):
 
 
 class Thread(NamedTuple):
-    """A thread with its calls, innermost first. `paused`: the calls were the same in both looks."""
+    """A thread with its calls, innermost first. `paused`: it has stood still between both looks.
+
+    `ran` is its time on a processor in nanoseconds, None where that is not known.
+    """
 
     number: int
     name: str
     frames: tuple[Frame, ...]
     paused: bool = False
+    ran: int | None = None
 
     def place(self) -> Frame | None:
         """The innermost call of the user's own code, else that of an installed package, else of the library; none for the runtime alone."""
