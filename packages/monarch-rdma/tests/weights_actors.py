@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import threading
-import time
 
 import numpy as np
 
-from monarch.actor import Actor, current_rank, endpoint
+from monarch.actor import Actor, current_rank, deadline, endpoint
+from monarch.extension import member
 from monarch.rdma import RDMAError
-from monarch.rdma.weights import Box, Weights
+from monarch.rdma.weights import Box, Weights, published
 from monarch.rdma.weights.words import WRITING, word
 
 # Enough rows for strided copies from mapped memory.
@@ -47,6 +48,23 @@ class Trainer(Actor):
         return self.source.version
 
     @endpoint
+    def publish_when_refused(self, name="policy"):
+        """Publishes after a reader has been refused."""
+        refused, refusal = threading.Event(), published._refusal
+
+        def refuse():
+            refused.set()
+            return refusal()
+
+        published._refusal = refuse
+        try:
+            assert refused.wait(20)
+        finally:
+            published._refusal = refusal
+        self.state = part(whole(0), 0, self.count, self.rank)
+        self.source = Weights.publish(name, self.state)
+
+    @endpoint
     def train(self, version=None):
         with self.source.update(version):
             self._fill(self.source.version + 1 if version is None else version)
@@ -78,9 +96,10 @@ class Trainer(Actor):
 
     @endpoint
     def publish_flat(self, count, **options):
-        """All numbers are the version."""
-        self.flat = np.zeros(count, np.int64)
-        self.source = Weights.publish("flat", {"flat": (self.flat, Box((0,), (count,), (count,)))} if self.rank == 0 else {}, **options)
+        """All numbers are the version; each rank has its part of them."""
+        size = count // self.count
+        self.flat = np.zeros(size, np.int64)
+        self.source = Weights.publish("flat", {"flat": (self.flat, Box((size * self.rank,), (size,), (count,)))}, **options)
 
     @endpoint
     def train_flat(self, steps):
@@ -90,14 +109,13 @@ class Trainer(Actor):
         return self.source.version
 
     @endpoint
-    def train_until_stopped(self, port, pause=0):
+    def train_until_stopped(self, port):
         self.go_on = True
 
         def run():
             while self.go_on:
                 with self.source.update():
                     self.flat[:] = self.source.version + 1
-                time.sleep(pause)  # sleeps: the rest of a step
             port.send(self.source.version)
 
         threading.Thread(target=run).start()
@@ -105,6 +123,10 @@ class Trainer(Actor):
     @endpoint
     def stop_training(self):
         self.go_on = False
+
+    @endpoint
+    def overdue(self):
+        return self.source.overdue
 
     @endpoint
     def leave_unfinished(self):
@@ -131,6 +153,15 @@ def outcome(call):
         return type(e).__name__, str(e), getattr(e, "reason", None)
 
 
+class ReadyTrainer(Trainer):
+    """Publishes when it is made."""
+
+    def __init__(self):
+        super().__init__()
+        self.state = part(whole(0), 0, self.count, self.rank)
+        self.source = Weights.publish("policy", self.state)
+
+
 class Generator(Actor):
     """Takes some columns."""
 
@@ -147,9 +178,18 @@ class Generator(Actor):
         return self.target.nbytes
 
     @endpoint
-    def attach_outcome(self, trainers, name="policy", into=None, **options):
+    def attach_half(self, trainers, cast=False):
+        self.count, self.rank = 2, 1
+        self.state = part(whole(-7), 1, 2, 1)
+        if cast:
+            self.state["bias"] = self.state["bias"].astype(np.float32)
+        self.target = Weights.attach("policy", of=trainers, into=self.state, cast=cast, fan_out=1)
+
+    @endpoint
+    def attach_outcome(self, trainers, name="policy", into=None, within=None, **options):
         def attach():
-            Weights.attach(name, of=trainers, into=whole(0) if into is None else into, **options)
+            with deadline(within):
+                Weights.attach(name, of=trainers, into=whole(0) if into is None else into, **options)
 
         return outcome(attach)
 
@@ -210,6 +250,28 @@ class Generator(Actor):
         return seen, good, self.target.__core__.retries
 
     @endpoint
+    def parent(self):
+        """The rank that this one reads from; None for the sources."""
+        parent = self.target.__core__._parent
+        assert parent._settled.wait(20)
+        return None if parent._key is None or (parent._offer is None and parent._feed is None) else parent._key[0]
+
+    @endpoint
+    def proc(self):
+        return int(member().proc)
+
+    @endpoint
+    def moved(self):
+        """Bytes from the sources, and from other targets."""
+        return self.target.from_sources, self.target.from_targets
+
+    @endpoint
+    def collect(self):
+        """Ends the target, whose memory others read."""
+        del self.target
+        gc.collect()
+
+    @endpoint
     def pull_until_it_fails(self, port):
         """Reports the first pull; at the end the error, and whether the tensors have the version of the target."""
         port.send(self.target.pull().get())
@@ -222,7 +284,7 @@ class Generator(Actor):
     def announce(self):
         """As a reader that has begun, and never ends."""
         [feed] = self.target.__core__._feeds
-        feed.announce(word(0, 0), 10).get()
+        feed.announce(0, 10).get()
 
     @endpoint
     def pid(self):

@@ -9,7 +9,7 @@ from contextlib import nullcontext
 import numpy as np
 import pytest
 from other_hosts import other_hosts
-from weights_actors import COLUMNS, Generator, Trainer, whole
+from weights_actors import COLUMNS, Generator, ReadyTrainer, Trainer, whole
 
 from monarch.actor import Channel, this_host
 from monarch.rdma.weights import Box, Weights
@@ -107,20 +107,54 @@ def test_updates_do_not_nest():
 
 
 # A copy takes longer than the step in between, so versions do go while they are read.
-@pytest.mark.parametrize(("published", "taken", "times"), [(2, 2, 150), (2, 1, 150), (1, 2, 40)])
+@pytest.mark.parametrize(("published", "taken", "times"), [(2, 2, 80), (2, 1, 80)])
 def test_no_pull_gives_a_mixture(published, taken, times):
     trainers, generators = meshes(1, 2)
     count = 1 << 18
     trainers.publish_flat.call(count, buffers=published).get()
     generators.attach_flat.call(trainers, count, buffers=taken).get()
     sending, receiving = Channel.open()
-    # With one buffer a reader must announce itself between two updates.
-    trainers.train_until_stopped.call(sending, pause=0.003 if published == 1 else 0).get()
+    trainers.train_until_stopped.call(sending).get()
     found = values(generators.pull_flat.call(times))
     trainers.stop_training.call().get()
     last = receiving.recv().get()
     for seen, good, _ in found:
         assert good and seen == sorted(seen) and seen[-1] <= last
+
+
+# An update waits for readers without an end: one that was not let through would be waited for, and so would one that had gone on.
+@pytest.mark.parametrize("ranks", [1, 2])
+@pytest.mark.parametrize("taken", [2, 1])
+def test_trainer_without_pauses_starves_no_reader(ranks, taken):
+    trainers, generators = meshes(ranks, 3)
+    count = 1 << 16
+    trainers.publish_flat.call(count, buffers=1, wait=3600).get()
+    generators.attach_flat.call(trainers, count, buffers=taken).get()
+    sending, receiving = Channel.open()
+    trainers.train_until_stopped.call(sending).get()
+    found = values(generators.pull_flat.call(40))
+    trainers.stop_training.call().get()
+    last = max(receiving.recv().get() for _ in range(ranks))
+    for seen, good, _ in found:
+        assert good and seen == sorted(seen) and seen[0] < seen[-1] <= last
+    assert values(trainers.overdue.call()) == [0] * ranks
+
+
+def test_stopped_reader_delays_one_update():
+    trainers, generators = meshes(1, 2)
+    trainers.publish_flat.call(8, buffers=1, wait=0.2).get()
+    generators.attach_flat.call(trainers, 8).get()
+    stopped = generators.slice(gpus=0)
+    stopped.announce.call().get()
+    pid = stopped.pid.call_one().get()
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        assert trainers.train_flat.call_one(5).get() == 5
+        assert values(trainers.overdue.call()) == [1]
+        assert generators.slice(gpus=1).pull_flat.call_one(1).get() == ([5], True, 0)
+    finally:
+        os.kill(pid, signal.SIGCONT)
+    assert stopped.pull_flat.call_one(1).get() == ([5], True, 0)
 
 
 @pytest.mark.parametrize("far", [False, True])
@@ -175,6 +209,7 @@ def test_silent_reader_delays_one_update():
     generators.announce.call().get()
     assert trainers.train_flat.call_one(3).get() == 3
     assert values(generators.pull_flat.call(1)) == [([3], True, 0)]
+    assert values(trainers.overdue.call()) == [1]
 
 
 def test_reader_that_waits_for_an_update_times_out():
@@ -186,6 +221,97 @@ def test_reader_that_waits_for_an_update_times_out():
     assert kind == "RDMATimeoutError" and text.splitlines()[0] == (
         "pull of weights 'flat': time-out of 0.2 s: no version is whole on all ranks"
     )
+
+
+def in_turn(generators, name, *args, **options):
+    """The results of all ranks, one after the other."""
+    return [getattr(generators.slice(gpus=i), name).call_one(*args, **options).get() for i in range(generators.extent["gpus"])]
+
+
+def tree_of(generators):
+    """The rank that each rank reads from; None for the sources."""
+    procs = values(generators.proc.call())
+    return [None if at is None else procs.index(at) for at in values(generators.parent.call())]
+
+
+def chain(count, size, **options):
+    """A trainer, and generators of which each reads from the one before it."""
+    trainers, generators = meshes(1, count)
+    trainers.publish_flat.call(size, **options).get()
+    in_turn(generators, "attach_flat", trainers, size, fan_out=1)
+    assert tree_of(generators) == [None, *range(count - 1)]
+    return trainers, generators
+
+
+@pytest.mark.parametrize("published", [2, 1])
+def test_targets_are_sources_of_others(published):
+    trainers, generators = meshes(2, 4)
+    count = 1 << 12
+    trainers.publish_flat.call(count, buffers=published).get()
+    in_turn(generators, "attach_flat", trainers, count)
+    # A target that has no memory of its own takes its weights from another one that has.
+    generators.slice(gpus=3).attach_flat.call_one(trainers, count, buffers=1).get()
+    assert tree_of(generators)[:3] == [None, None, 0] and tree_of(generators)[3] is not None
+    for step in range(3):
+        assert in_turn(generators, "pull_flat", 1) == [([step], True, 0)] * 4
+        trainers.train_flat.call(1).get()
+    nbytes = 3 * 8 * count
+    # The fourth target is new, and has pulled as often.
+    assert values(generators.moved.call()) == [(nbytes, 0)] * 2 + [(0, nbytes)] * 2
+
+
+def test_layouts_of_targets_are_passed_on():
+    trainers, generators = meshes(2, 3)
+    trainers.publish.call().get()
+    # All need the same half of the columns; the last one in another dtype.
+    for rank in range(3):
+        generators.slice(gpus=rank).attach_half.call_one(trainers, cast=rank == 2).get()
+    for step in range(2):
+        assert in_turn(generators, "pull") == [step] * 3
+        assert in_turn(generators, "version") == [(step, step)] * 3
+        trainers.train.call().get()
+    assert [(far > 0, near > 0) for far, near in values(generators.moved.call())] == [(True, False), (False, True), (True, False)]
+
+
+@pytest.mark.parametrize("sign", [signal.SIGKILL, signal.SIGSTOP])
+def test_reader_that_is_gone_delays_no_other(sign):
+    trainers, generators = chain(3, 1 << 12)
+    in_turn(generators, "pull_flat", 1)
+    gone = generators.slice(gpus=0).pid.call_one().get()
+    os.kill(gone, sign)
+    try:
+        left = generators.slice(gpus=slice(1, 3))
+        for step in range(1, 4):
+            trainers.train_flat.call(1).get()
+            assert values(left.pull_flat.call(1)) == [([step], True, 0)] * 2
+    finally:
+        if sign == signal.SIGSTOP:
+            os.kill(gone, signal.SIGCONT)
+
+
+def test_target_that_was_collected_is_replaced():
+    trainers, generators = chain(3, 1 << 12)
+    in_turn(generators, "pull_flat", 1)
+    generators.slice(gpus=0).collect.call_one().get()
+    trainers.train_flat.call(1).get()
+    left = generators.slice(gpus=slice(1, 3))
+    assert values(left.pull_flat.call(1)) == [([1], True, 0)] * 2
+    assert tree_of(left.slice(gpus=0)) == [None]
+
+
+# Trainers without pauses, a chain of readers, and the end of the first of them in the middle.
+@pytest.mark.parametrize("published", [2, 1])
+def test_chain_of_readers_gives_no_mixture(published):
+    trainers, generators = chain(3, 1 << 14, buffers=published)
+    sending, receiving = Channel.open()
+    trainers.train_until_stopped.call(sending).get()
+    pulling = generators.slice(gpus=slice(1, 3)).pull_flat.call(25)
+    os.kill(generators.slice(gpus=0).pid.call_one().get(), signal.SIGKILL)
+    found = values(pulling)
+    trainers.stop_training.call().get()
+    last = receiving.recv().get()
+    for seen, good, _ in found:
+        assert good and seen == sorted(seen) and seen[-1] <= last
 
 
 def test_pulls_of_one_target_take_turns():
@@ -209,15 +335,46 @@ def test_dtypes_are_converted_where_that_is_asked_for():
 
 def test_weights_that_are_not_published():
     trainers, generators = meshes(2, 1)
-    kind, text, _ = generators.attach_outcome.call_one(trainers).get()
+    trainers.pid.call().get()
+    generators.pid.call().get()
+    kind, text, _ = generators.attach_outcome.call_one(trainers, timeout=3).get()
     assert (kind, text.splitlines()[0]) == (
         "NotPublishedError",
-        "attach to weights 'policy': rank 0 of 'trainers' publishes no weights 'policy'",
+        "attach to weights 'policy': time-out of 3 s: ranks 0, 1 of 'trainers' publish no weights 'policy'",
     )
     trainers.publish.call("value").get()
     trainers.slice(gpus=0).publish.call("policy").get()
-    kind, text, _ = generators.attach_outcome.call_one(trainers).get()
+    kind, text, _ = generators.attach_outcome.call_one(trainers, timeout=2).get()
     assert kind == "NotPublishedError" and "rank 1 of 'trainers' publishes no weights 'policy'; it publishes 'value'" in text
+    kind, text, _ = generators.attach_outcome.call_one(trainers, timeout=3600, within=2).get()
+    assert kind == "NotPublishedError" and "rank 1 of 'trainers'" in text
+
+
+def test_attach_waits_for_all_ranks():
+    trainers, generators = meshes(2, 2)
+    trainers.publish.call("value").get()
+    trainers.slice(gpus=0).publish.call("policy").get()
+    attaching = generators.attach.call(trainers)
+    trainers.slice(gpus=1).publish_when_refused.call().get()
+    attaching.get()
+    assert values(generators.pull.call()) == [0, 0] and values(generators.version.call()) == [(0, 0)] * 2
+
+
+def test_attach_while_trainers_are_made():
+    procs = this_host().spawn_procs({"gpus": 2}, name="trainers")
+    _, generators = meshes(1, 2)
+    generators.attach.call(procs.spawn("trainers", ReadyTrainer)).get()
+    assert values(generators.pull.call()) == [0, 0] and values(generators.version.call()) == [(0, 0)] * 2
+
+
+def test_attach_names_a_rank_that_ends_meanwhile():
+    trainers, generators = meshes(2, 1)
+    trainers.publish.call("value").get()
+    trainers.slice(gpus=0).publish.call("policy").get()
+    attaching = generators.attach_outcome.call_one(trainers)
+    os.kill(trainers.slice(gpus=1).pid.call_one().get(), signal.SIGKILL)
+    kind, text, _ = attaching.get()
+    assert kind == "RDMAPeerLostError" and text.splitlines()[0] == "attach to weights 'policy': rank 1 of 'trainers' has ended"
 
 
 def test_source_that_is_closed():
@@ -246,6 +403,8 @@ def test_source_that_is_closed():
         ({"buffers": 3}, ValueError, "buffers must be 1 or 2"),
         ({"buffers": 1, "cast": True}, ValueError, "needs buffers=2"),
         ({"timeout": -1}, ValueError, "timeout must not be negative"),
+        ({"fan_out": -1}, ValueError, "fan_out must not be negative"),
+        ({"fan_out": "2"}, TypeError, "cannot be interpreted as an integer"),
         ({"into": {}}, ValueError, "there is no tensor to take weights"),
         ({"into": {"bias": np.broadcast_to(np.zeros(1), (COLUMNS,))}}, ValueError, "tensor 'bias' is read-only"),
     ],

@@ -4,41 +4,32 @@ from __future__ import annotations
 
 import atexit
 import json
-from struct import Struct
+from logging import getLogger
 from threading import Lock
 from typing import TYPE_CHECKING, Any
 
 from monarch import extension
 from monarch.rdma._buffers.buffer import RDMABuffer
 from monarch.rdma.weights.memories import Copies, Live, wait_until
-from monarch.rdma.weights.table import Table
-from monarch.rdma.weights.words import Words, word
+from monarch.rdma.weights.offer import packed_offer
+from monarch.rdma.weights.reader_tree import ReaderTree
+from monarch.rdma.weights.words import CLOSING, Words, word
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+    import numpy as np
+    from numpy.typing import NDArray
 
     from monarch.actor import Future
     from monarch.rdma.weights.memories import Memories
 
 REQUEST = "monarch-rdma.weights"
-_HEAD = Struct("<I")
 # Readers that can announce themselves at one time; further ones read anew if their version goes.
 _READERS = 1024
 
 _published: dict[str, Published] = {}
 _lock = Lock()
-
-
-class Offer:
-    """The answer to a reader that attaches: the table, and handles of the words and memories."""
-
-    def __init__(self, body: bytes) -> None:
-        (length,) = _HEAD.unpack_from(body)
-        head: dict[str, Any] = json.loads(body[_HEAD.size : _HEAD.size + length])
-        self.table = Table.unpacked(body[_HEAD.size + length :])
-        self.words = _buffer(head["words"])
-        self.slots = [[_buffer(packed) for packed in slot] for slot in head["slots"]]
-        self.announcement = _buffer(head["announcement"]) if head["announcement"] else None
 
 
 class Published:
@@ -53,6 +44,9 @@ class Published:
         self._memories = memories
         self._lock = Lock()
         self._waiting: list[tuple[int, extension.Request]] = []
+        self.overdue = 0
+        self._tree = ReaderTree(int(extension.member().host))
+        self._joined = set[int]()
         self._words = RDMABuffer(memories.words.memory, readonly=True)
         self._readers = Words(_READERS)
         self._announcements = RDMABuffer(self._readers.memory)
@@ -71,29 +65,45 @@ class Published:
             request.answer(_packed(version))
 
     def _wait_for_readers(self, version: int) -> None:
+        """Waits for the readers that take this version: those that read it, and those that wait for any as old or older."""
         if not self._wait:
             return
-        mine = word(version, 0)
-        values = self._readers.values
-        if not wait_until(lambda: not (values == mine).any(), self._wait):
+        values, last = self._readers.values, word(version, CLOSING)
+        if not wait_until(lambda: not _up_to(values, last).any(), self._wait):
             # They must read anew. A reader that has stopped, or ended without a notice so far, delays no further step.
-            values[values == mine] = 0
+            late = _up_to(values, last)
+            values[late] = 0
+            count = int(late.sum())
+            self.overdue += count
+            if count:
+                which = f"{count} reader{'s' * (count > 1)}"
+                getLogger("monarch.rdma").warning("update of weights '%s': %s still read after %g s", self.name, which, self._wait)
 
     def offer(self, request: extension.Request) -> None:
         """Answers a reader that attaches."""
-        announcement = ""
+        part: RDMABuffer | None = None
         if self._wait and self._free:
             place = self._free.pop()
             part = self._announcements.restrict(offset=8 * place, length=8, readonly=False)
-            announcement = part.to_bytes().hex()
-            extension.when_done(extension.watch(request.proc), lambda _: self._reader_ended(place, part))
-        head = {
-            "words": self._words.to_bytes().hex(),
-            "slots": [[buffer.to_bytes().hex() for buffer in slot] for slot in self._memories.slots],
-            "announcement": announcement,
-        }
-        text = json.dumps(head).encode()
-        request.answer(_HEAD.pack(len(text)) + text + self._memories.table.packed())
+            extension.when_done(extension.watch(request.proc), lambda _, part=part: self._reader_ended(place, part))
+        request.answer(packed_offer(self._memories.table, self._words, self._memories.slots, part, self._wait))
+
+    def join(self, request: extension.Request, asked: dict[str, Any]) -> None:
+        """Answers a reader that asks for another one to read from: process, number and host, or nothing."""
+        proc = int(request.proc)
+        if proc not in self._joined:
+            self._joined.add(proc)
+            extension.when_done(extension.watch(request.proc), lambda _: self._left(proc))
+        refused = {(int(a), int(b)) for a, b in asked["refused"]}
+        for key in refused:
+            self._tree.leave(key)
+        direct, own = (int(n) for n in asked["places"])
+        found = self._tree.join((proc, int(asked["number"])), str(asked["needs"]), int(asked["host"]), (direct, own), refused)
+        request.answer(json.dumps(found and [*found[0], found[1]]).encode())
+
+    def _left(self, proc: int) -> None:
+        self._joined.discard(proc)
+        self._tree.leave_all(proc)
 
     def _reader_ended(self, place: int, part: RDMABuffer) -> None:
         if not self.is_closed:
@@ -151,13 +161,15 @@ def answer(request: extension.Request) -> None:
         request.fail(_refusal())
     elif asked["do"] == "attach":
         found.offer(request)
+    elif asked["do"] == "join":
+        found.join(request, asked)
     else:
         found.wait(request, int(asked["version"]))
 
 
-def ask(proc: extension.ProcId, do: str, name: str, version: int = 0) -> Future[bytes]:
+def ask(proc: extension.ProcId, do: str, name: str, **more: Any) -> Future[bytes]:
     """The request that `answer` handles."""
-    return extension.ask(proc, REQUEST, json.dumps({"do": do, "name": name, "version": version}).encode())
+    return extension.ask(proc, REQUEST, json.dumps({"do": do, "name": name, **more}).encode())
 
 
 def version_in(body: bytes) -> int:
@@ -173,6 +185,11 @@ def names_in(refusal: bytes) -> list[str] | None:
         return None
 
 
+def _up_to(values: NDArray[np.int64], last: int) -> NDArray[np.bool_]:
+    """The announcements of this word and of smaller ones."""
+    return (values != 0) & (values <= last)
+
+
 def _packed(version: int) -> bytes:
     return version.to_bytes(8, "little")
 
@@ -180,7 +197,3 @@ def _packed(version: int) -> bytes:
 def _refusal() -> bytes:
     with _lock:
         return json.dumps({"published": sorted(_published)}).encode()
-
-
-def _buffer(packed: str) -> RDMABuffer:
-    return RDMABuffer.from_bytes(bytes.fromhex(packed))

@@ -22,8 +22,9 @@ from monarch.rdma.errors import RDMAError, RDMATimeoutError
 from monarch.rdma.weights.casting import Casts
 from monarch.rdma.weights.mapped import Strided, mapped, short_runs
 from monarch.rdma.weights.operations import Kept, kept_by, plan_of
-from monarch.rdma.weights.planner import Runs, by_group, find_runs, merged
-from monarch.rdma.weights.words import WHOLE, is_there, state_of, version_of, word
+from monarch.rdma.weights.planner import Runs, Source, by_group, find_pieces, find_runs, merged
+from monarch.rdma.weights.relay import Relay, staged_table
+from monarch.rdma.weights.words import CLOSING, WHOLE, is_there, state_of, version_of, word
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -31,12 +32,15 @@ if TYPE_CHECKING:
     from monarch.actor import Future
     from monarch.rdma._buffers.plan import RDMAPlan
     from monarch.rdma.weights.local_tensor import LocalTensor
+    from monarch.rdma.weights.offer import Offer
+    from monarch.rdma.weights.parent import Parent
     from monarch.rdma.weights.planner import Pieces
-    from monarch.rdma.weights.published import Offer
-    from monarch.rdma.weights.table import Numbers
+    from monarch.rdma.weights.table import Numbers, Table
 
 # Seconds between two looks at versions: at first, and at most.
 _FIRST, _MOST = 0.0005, 0.02
+# The same while a source waits for this reader.
+_HELD = 0.002
 # Seconds for a copy from the staging memory.
 _COPY = 600.0
 # Seconds for the end of an announcement. The source waits about as long for readers.
@@ -51,7 +55,9 @@ class Feed:
         self._slots = offer.slots
         self._announcement = offer.announcement
         self._announced = bytearray(8)
-        self._seen = bytearray(8 * len(offer.slots))
+        # The word that was announced last, and when the source forgets it.
+        self._oldest, self._wait, self._forgotten = 0, offer.wait, 0.0
+        self._seen = bytearray(offer.words.size())
         self.values: Numbers = np.frombuffer(self._seen, np.int64)
         self._words = offer.words
         self._runs: list[tuple[int, Runs]] = []
@@ -76,10 +82,28 @@ class Feed:
         """Reads the words into `values`."""
         return self._words.read_into(memoryview(self._seen), timeout=timeout)
 
-    def announce(self, value: int, timeout: float) -> Future[None] | None:
-        """Writes the version that is being read to the source; None if it does not wait for readers."""
-        if self._announcement is None:
+    def announce(self, oldest: int, timeout: float) -> Future[None] | None:
+        """Writes the oldest version that is taken to the source; None if it knows, or if it does not wait for readers."""
+        value = word(oldest, 0)
+        now = time.monotonic()
+        if self._announcement is None or (self._oldest >= value and now < self._forgotten):
             return None
+        self._oldest, self._forgotten = max(value, self._oldest), now + self._wait
+        return self._write(self._oldest, timeout)
+
+    def withdraw(self, timeout: float) -> Future[None] | None:
+        """Ends the announcement."""
+        if not self._oldest:
+            return None
+        self._oldest = 0
+        return self._write(0, timeout)
+
+    def overtaken(self) -> None:
+        """A version went while it was read: the source may have forgotten the announcement."""
+        self._forgotten = 0.0
+
+    def _write(self, value: int, timeout: float) -> Future[None]:
+        assert self._announcement is not None
         self._announced[:] = value.to_bytes(8, sys.byteorder)
         return self._announcement.write_from(memoryview(self._announced), timeout=timeout)
 
@@ -98,11 +122,16 @@ class Feed:
             self._strided[self._slot(version)].run()
 
     def _slot(self, version: int) -> int:
-        return int(np.flatnonzero(self.values == word(version, WHOLE))[0])
+        return next(i for i, value in enumerate(self.values.tolist()) if is_there(value, version))
 
     def versions(self) -> set[int]:
-        """The versions that are whole."""
-        return {version_of(value) for value in self.values.tolist() if state_of(value) == WHOLE}
+        """The versions that may be read: also one that is closing, after an announcement."""
+        states = (WHOLE, CLOSING) if self._oldest else (WHOLE,)
+        return {version_of(value) for value in self.values.tolist() if state_of(value) in states}
+
+    @property
+    def is_announced(self) -> bool:
+        return self._oldest != 0
 
     def has(self, version: int) -> bool:
         """Whether the version is still there."""
@@ -117,7 +146,14 @@ class Puller:
         self.version: int | None = None
         self.nbytes = pieces.nbytes
         self.retries = 0
+        self.from_sources = self.from_targets = 0
         self._lock = Lock()
+        self._tensors = tensors
+        self._memory: memoryview | None = None
+        self._relay: Relay | None = None
+        self._parent: Parent | None = None
+        # Where bytes of a parent go.
+        self._into: Table | None = None
         self._feeds = [feed for i, feed in sorted(feeds.items()) if (pieces.source == i).any()]
         self._staging: RDMABuffer | None = None
         self._casts: Casts | None = None
@@ -128,6 +164,7 @@ class Puller:
             self._assign(feeds, pieces, find_runs(pieces.extent, pieces.itemsize, far, near), kept, None)
             return
         memory = allocate(max(pieces.staging, 1))
+        self._memory = memory
         base = int(np.frombuffer(memory, np.uint8).__array_interface__["data"][0])
         staging = (pieces.dense + base, pieces.dense_strides)
         fetch = self._unmapped(feeds, pieces, find_runs(pieces.extent, pieces.itemsize, far, staging), memory)
@@ -159,16 +196,84 @@ class Puller:
         for i, found in by_group(merged(runs, group), pieces.source):
             feeds[i].read(found, pieces.region, kept, keep)
 
+    def serve(self, table: Table, pieces: Pieces) -> Relay | None:
+        """Offers the staging memory to other targets; None if there is none."""
+        if self._memory is None:
+            self._into = table
+            return None
+        staged = staged_table(table, pieces)
+        if staged is None:
+            return None
+        base = int(np.frombuffer(self._memory, np.uint8).__array_interface__["data"][0])
+        self._into = staged._replace(start=staged.start + base)
+        self._relay = Relay(staged, self._memory)
+        return self._relay
+
+    def follow(self, parent: Parent) -> None:
+        """Reads from this target, where that is as good."""
+        if self._into is not None:
+            self._parent = parent
+            parent.join()
+
+    def _prepare(self, offer: Offer) -> Feed:
+        """Plans the reads from a parent."""
+        assert self._into is not None
+        feed = Feed("another target", offer)
+        pieces = find_pieces(self._into, [Source(offer.table, 1, "another target")])
+        kept = kept_by(self._tensors, pieces.tensor) if self._memory is None else None
+        runs = find_runs(pieces.extent, pieces.itemsize, (pieces.start, pieces.strides), (pieces.local, pieces.local_strides))
+        self._assign({0: feed}, pieces, runs, kept, self._memory)
+        return feed
+
+    def _begin(self, version: int) -> None:
+        """Bytes of the version begin to arrive."""
+        if self._memory is None:
+            self.version = None
+        if self._relay is not None:
+            self._relay.begin(version)
+
+    def _take(self, oldest: int, until: float) -> int | None:
+        """Reads a version from the parent."""
+        if self._parent is None:
+            return None
+        found = self._parent.take(oldest, until, self._prepare, self._begin)
+        if found is not None:
+            self.from_targets += self.nbytes
+            self._finish(found)
+        return found
+
+    def _finish(self, version: int) -> None:
+        """All bytes of the version have arrived."""
+        if self._relay is not None:
+            self._relay.end(version)
+        if self._commit is not None:
+            self._commit.submit(timeout=_COPY).get()
+        if self._casts is not None:
+            self._casts.run()
+        self.version = version
+
     def pull(self, timeout: float) -> int:
         """Reads the newest whole version, and returns its number."""
         until = time.monotonic() + timeout
         if not self._lock.acquire(timeout=timeout):
             raise self._late(timeout, "another pull of this target is in progress")
         try:
-            pause, why = _FIRST, ""
+            pause, why, is_first = _FIRST, "", True
             while True:
                 try:
                     version = self._newest(until)
+                    if version is not None and version == self.version:
+                        return version
+                    if is_first:
+                        is_first = False
+                        oldest = self._oldest() if version is None else version
+                        if self._relay is not None:
+                            self._relay.wants(oldest)
+                        taken = self._take(oldest, until)
+                        if taken is not None:
+                            return taken
+                    if self._announce(version, until):
+                        version = self._newest(until)
                 except RDMATimeoutError:
                     if why:  # the time was up before this look
                         raise self._late(timeout, why) from None
@@ -176,14 +281,17 @@ class Puller:
                 if version is not None and version == self.version:
                     return version
                 if version is not None and self._read(version, until):
-                    self.version = version
                     return version
                 why = "no version is whole on all ranks" if version is None else "each version was replaced before it was read"
                 if time.monotonic() + pause >= until:
                     raise self._late(timeout, why)
                 time.sleep(pause)
-                pause = min(2 * pause, _MOST)
+                # A trainer may wait for this reader.
+                pause = min(2 * pause, _HELD if any(feed.is_announced for feed in self._feeds) else _MOST)
         finally:
+            self._withdraw()
+            if self._relay is not None:
+                self._relay.rest()
             self._lock.release()
 
     def _late(self, timeout: float, why: str) -> RDMATimeoutError:
@@ -196,33 +304,44 @@ class Puller:
         common = set[int].intersection(*(feed.versions() for feed in self._feeds)) if self._feeds else {0}
         return max(common, default=None)
 
+    def _announce(self, version: int | None, until: float) -> bool:
+        """Makes the sources wait for this reader; false if they know.
+
+        Where no version is common, ranks that are behind must not wait for it: nothing older than what another rank still has can be read.
+        """
+        oldest = max([self._oldest(), *(min(found) for feed in self._feeds if (found := feed.versions()))]) if version is None else version
+        announced = [feed.announce(oldest, _left(until)) for feed in self._feeds]
+        self._all(announced)
+        return any(future is not None for future in announced)
+
+    def _oldest(self) -> int:
+        """The oldest version that the target does not have."""
+        return 0 if self.version is None else self.version + 1
+
+    def _withdraw(self) -> None:
+        # A source that has ended reads no announcement.
+        with suppress(RDMAError):
+            self._all([feed.withdraw(_UNDO) for feed in self._feeds])
+
     def _read(self, version: int, until: float) -> bool:
         """Whether the tensors have the version now. False: it has gone meanwhile."""
-        announced = [feed.announce(word(version, 0), _left(until)) for feed in self._feeds]
-        try:
-            if any(announced):
-                self._all(announced)
-                if self._newest(until) != version:
-                    return False
-            if self._staging is None:
-                self.version = None
-            fetching = [feed.fetch(version, _left(until)) for feed in self._feeds]
+        self._begin(version)
+        start = time.monotonic()
+        self.from_sources += self.nbytes
+        fetching = [feed.fetch(version, _left(until)) for feed in self._feeds]
+        for feed in self._feeds:
+            feed.copy(version)
+        self._all(fetching)
+        self._all([feed.look(_left(until)) for feed in self._feeds])
+        if not all(feed.has(version) for feed in self._feeds):
+            self.retries += 1
             for feed in self._feeds:
-                feed.copy(version)
-            self._all(fetching)
-            self._all([feed.look(_left(until)) for feed in self._feeds])
-            if not all(feed.has(version) for feed in self._feeds):
-                self.retries += 1
-                return False
-        finally:
-            if any(announced):
-                # A source that has ended reads no announcement.
-                with suppress(RDMAError):
-                    self._all([feed.announce(0, _UNDO) for feed in self._feeds])
-        if self._commit is not None:
-            self._commit.submit(timeout=_COPY).get()
-        if self._casts is not None:
-            self._casts.run()
+                feed.overtaken()
+            return False
+        self._withdraw()
+        if self._parent is not None:
+            self._parent.took = time.monotonic() - start
+        self._finish(version)
         return True
 
     def _all(self, futures: Sequence[Future[None] | None]) -> None:

@@ -30,6 +30,11 @@ class Source:
         """The newest version of this rank: 0 after `publish`."""
         return self.__core__.version
 
+    @property
+    def overdue(self) -> int:
+        """How often an update has stopped waiting for a reader, because the time of `publish(wait=...)` was up. Each is logged, too."""
+        return self.__core__.overdue
+
     @contextmanager
     def update(self, version: int | None = None) -> Generator[None]:
         """The block changes the weights; at its end they are the next version of this rank.

@@ -42,6 +42,16 @@ class Target:
         """Bytes that a pull moves."""
         return self.__core__.nbytes
 
+    @property
+    def from_sources(self) -> int:
+        """Bytes that pulls have read from the sources so far."""
+        return self.__core__.from_sources
+
+    @property
+    def from_targets(self) -> int:
+        """Bytes that pulls have read from other targets so far."""
+        return self.__core__.from_targets
+
     def pull(self, *, timeout: float = 60) -> Future[int]:
         """Copies the newest whole version into the tensors, unless they have it.
 
@@ -154,7 +164,7 @@ class Target:
             promise.set_result(min(found))
 
         for rank, proc in enumerate(self._procs):
-            extension.when_done(ask(proc, "wait", name, version), lambda future, rank=rank: arrived(rank, future))
+            extension.when_done(ask(proc, "wait", name, version=version), lambda future, rank=rank: arrived(rank, future))
         return promise.future
 
     def __repr__(self) -> str:

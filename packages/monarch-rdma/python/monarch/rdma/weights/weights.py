@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from operator import index
 from typing import TYPE_CHECKING, Any
 
+from monarch.actor import deadline_left
 from monarch.rdma._buffers.arguments import check_timeout
 from monarch.rdma.weights import attaching, published
 from monarch.rdma.weights.source import Source
@@ -39,8 +41,8 @@ class Weights:
             state_dict: names of global tensors, and what this rank has of them: a `DTensor`, a pair of a tensor and a `Box`, or a tensor
                 of PyTorch or NumPy that is the whole.
             buffers: 2: readers read copies of the last two versions. 1: they read the tensors themselves, and an update waits for them.
-            wait: seconds that an update waits for readers of what it overwrites; they read anew afterwards. By default 1 s with one
-                buffer, and 0 with two.
+            wait: seconds that an update waits for readers of what it overwrites, and for those that wait to read it; they read anew
+                afterwards, and `Source.overdue` counts them. By default 1 s with one buffer, and 0 with two.
 
         Returns:
             The source.
@@ -72,28 +74,31 @@ class Weights:
         into: Mapping[str, Any],
         buffers: int = 2,
         cast: bool = False,
+        fan_out: int = 2,
         timeout: float = 60,
     ) -> Target:
         """Plans how the tensors of this rank get the weights of a mesh.
 
         Args:
             name: what the mesh has published.
-            of: the mesh whose ranks publish; all of them must have.
+            of: the mesh whose ranks publish; the call waits until all of them do.
             into: names of global tensors, and what this rank takes of them, as in `publish`.
             buffers: 2: bytes arrive in a memory of the size of the weights, so that a failed pull changes nothing. 1: in the tensors.
             cast: dtypes may differ; needs two buffers.
-            timeout: seconds for the answers of all ranks.
+            fan_out: of the targets that need the same boxes, how many read from the sources; and how many read from each of these, and so
+                on. Targets with one buffer serve no others. 0: this one reads from the sources, and serves none.
+            timeout: seconds for the answers of all ranks; a deadline that is earlier counts.
 
         Returns:
             The target, whose tensors are unchanged so far.
 
         Raises:
             LayoutError: the sources do not cover a tensor, or it has another shape or dtype there.
-            NotPublishedError: a rank publishes no weights of this name.
+            NotPublishedError: ranks publish no weights of this name when the time is up; the text has their numbers.
             RDMAPeerLostError: a rank has ended.
             RDMATimeoutError: a rank does not answer.
-            TypeError: `of` is no mesh, or a value is no tensor.
-            ValueError: a tensor is read-only, or cannot be described.
+            TypeError: `of` is no mesh, `fan_out` is no number, or a value is no tensor.
+            ValueError: `fan_out` is negative, or a tensor is read-only, or cannot be described.
 
         ```python
         import numpy as np
@@ -117,8 +122,13 @@ class Weights:
             raise ValueError(f"buffers must be 1 or 2, got {buffers!r}")
         if cast and buffers == 1:
             raise ValueError("cast=True converts on the way from a second buffer: it needs buffers=2")
+        if index(fan_out) < 0:
+            raise ValueError(f"fan_out must not be negative, got {fan_out!r}")
         mesh = attaching.members(of)
-        puller = attaching.attached(_checked(name), mesh, into, buffers, cast, check_timeout(timeout))
+        seconds, left = check_timeout(timeout), deadline_left()
+        if left is not None:
+            seconds = min(seconds, left)
+        puller = attaching.attached(_checked(name), mesh, into, buffers, cast, index(fan_out), seconds)
         return Target(puller, mesh.procs, f"'{mesh.name}'")
 
 

@@ -1,8 +1,11 @@
 """Words with the version that each memory has: they are read like the weights, so a busy owner delays no reader.
 
 A reader reads the words, the weights, and the words again; weights of a word that has changed in between are read anew. A word has the
-version and one of three states. A version that is *closing* is still there for readers that have announced themselves, and no other reader
-may begin.
+version and one of three states.
+
+A reader of weights that the trainer overwrites announces itself first, with the oldest version that it takes: at first the one after its
+own. An update makes the version of its memory *closing* and waits for the readers that take it; readers that have announced themselves may
+begin until it overwrites. So a trainer that updates without a pause lets each reader through once, and no reader twice.
 """
 
 from __future__ import annotations
