@@ -2,81 +2,59 @@
 
     python main.py [--groups N] [--ranks N] [--steps N]
 
-Each group is a `run` of its own, on a slice of the hosts, with a policy of its own. A lost rank restarts its group and no other. The
-present groups average their gradients at every step; an actor, the lighthouse, keeps their membership. A rank of group 1 kills itself at
-step 20. The other groups repeat that step without it and continue. When group 1 is back, it copies parameters and the optimizer's state
-from the memory of another group.
+Each group is a whole copy of the training, on processes of its own. A lost process ends its group and no other. The present groups average
+their gradients at every step. At step 20 this script kills a process of group 1: Monarch reports the death, the others leave the quorum,
+repeat the step without it and continue. When group 1 is back, it copies parameters and the optimizer's state from another group.
 
-The hosts are processes of this machine. Exits with 1 if a group did not come back, or ends with other parameters. Needs monarch-spmd,
-monarch-jobs and torch.
+Prints the time from the kill to the next step. Exits with 1 if the group did not come back, or if groups end with other parameters. Needs
+torch.
 """
 
 from __future__ import annotations
 
 import argparse
-import asyncio
+import os
+import signal
 import sys
-from pathlib import Path
+import time
 
-from lighthouse import Beacon, Lighthouse
+from controller import Controller
 
-from monarch.actor import HostMesh, this_host
-from monarch.job import ProcessJob
-from monarch.spmd import RestartPolicy, SPMDError, run
+from monarch.actor import this_proc
 
-PROGRAM = Path(__file__).resolve().with_name("train_group.py")
-KILLED = 1
-
-
-async def train(hosts: HostMesh, group: int, ranks: int, beacon: Beacon, lighthouse: Lighthouse) -> int:
-    """Runs a group to its end, with as many attempts as needed. Returns their number, 0 if the group was given up."""
-    kill = ["--kill", str(ranks - 1), "20"] if group == KILLED else []
-    running = run(
-        hosts,
-        ["torchrun", f"--nproc-per-node={ranks}", str(PROGRAM), f"--group={group}", *kill],
-        policy=RestartPolicy(max_restarts=3, backoff=(0.1, 5.0)),
-        run_id=f"group-{group}",
-        env={
-            "LIGHTHOUSE": beacon.host,
-            "LIGHTHOUSE_PORT": str(beacon.port),
-            "LIGHTHOUSE_STORE_PORT": str(beacon.store_port),
-            "LIGHTHOUSE_TOKEN": beacon.token,
-        },
-    )
-    try:
-        return (await running.result).attempts
-    except SPMDError as error:
-        print(f"group {group} was given up: {error}")
-        await lighthouse.give_up.call_one(group)
-        return 0
-
-
-async def train_all(hosts: HostMesh, ranks: int, steps: int) -> bool:
-    groups = range(hosts.size("hosts"))
-    lighthouse = this_host().spawn_procs().spawn("lighthouse", Lighthouse, len(groups), steps)
-    beacon = await lighthouse.start.call_one()
-    attempts = await asyncio.gather(*(train(hosts.slice(hosts=group), group, ranks, beacon, lighthouse) for group in groups))
-    results = await lighthouse.results.call_one()
-    for group, result in sorted(results.items()):
-        print(f"group {group}: {attempts[group]} attempt(s), step {result['step']}, parameters {result['parameters']}")
-    is_same = len({result["parameters"] for result in results.values()}) == 1
-    return len(results) == len(groups) and is_same and attempts[KILLED] > 1
+KILLED, KILL_AT = 1, 20
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description="Train a small transformer on replica groups, and lose one on the way.")
-    parser.add_argument("--groups", type=int, default=3, help="each on a host of its own (default: %(default)s)")
+    parser.add_argument("--groups", type=int, default=3, help="each on processes of its own (default: %(default)s)")
     parser.add_argument("--ranks", type=int, default=2, help="of each group (default: %(default)s)")
     parser.add_argument("--steps", type=int, default=40, help="at least; training ends when all groups are there (default: %(default)s)")
     options = parser.parse_args()
     if options.groups < 2:
         parser.error("--groups: one is lost, and another one goes on")
+    # Processes inherit the environment. Each is one of several on this machine, so each uses one thread.
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
 
-    job = ProcessJob({"hosts": options.groups})
-    try:
-        good = asyncio.run(train_all(job.state(cached_path=None).hosts, options.ranks, options.steps))
-    finally:
-        job.kill()
+    controller = this_proc().spawn("controller", Controller, options.groups, options.ranks)
+    training = controller.train.call_one(options.steps)
+    controller.reached.call_one(KILL_AT).get()
+    pid = controller.pid.call_one(KILLED, options.ranks - 1).get()
+    print(f"SIGKILL to rank {options.ranks - 1} of group {KILLED}", flush=True)
+    killed = time.monotonic()
+    os.kill(pid, signal.SIGKILL)
+
+    digests = training.get()
+    steps = controller.reached.call_one(0).get()
+    for step in steps:
+        if step.number == 1 or step.number % 20 == 0:
+            print(f"step {step.number:3}: loss {step.loss:.3f}, groups in the quorum: {len(step.groups)}")
+    without = next(step for step in steps if step.done > killed and KILLED not in step.groups)
+    print(f"from the kill to the next step without the group: {1000 * (without.done - killed):.0f} ms, of which a step takes ", end="")
+    took = sorted(later.done - earlier.done for earlier, later in zip(steps, steps[1:], strict=False))
+    print(f"{1000 * took[len(took) // 2]:.0f} ms")
+    good = len(digests) == options.groups and len(set(digests)) == 1 and steps[-1].loss < steps[0].loss
+    print(f"{steps[-1].number} steps, parameters {', '.join(digests)}")
     print("passed" if good else "FAILED")
     return 0 if good else 1
 

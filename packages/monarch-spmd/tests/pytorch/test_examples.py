@@ -116,17 +116,10 @@ def test_accelerate_finds_the_ranks(start: Start) -> None:
 
 def test_killed_replica_group_comes_back(start: Start) -> None:
     text = printed_by(start("replica_groups/main.py"))
-    assert "group 1: rank 1 dies at step 20" in text
+    assert "SIGKILL to rank 1 of group 1" in text
     # The other groups continued before it was there again, and all three after that.
     assert [groups for _, groups in re.findall(r"quorum (\d+) at step \d+: groups ([\d, ]+)", text)] == ["0, 1, 2", "0, 2", "0, 1, 2"]
-    steps = [int(step) for step in re.findall(r"quorum \d+ at step (\d+)", text)]
-    back = re.search(r"group 1: attempt 1 goes on at step (\d+), from group 0", text)
-    assert back is not None
-    assert steps == [0, 20, int(back[1])]
-    assert steps[2] > 20
-    ends = re.findall(r"group (\d): (\d) attempt\(s\), step (\d+), parameters (\w+)", text)
-    assert [(group, attempts) for group, attempts, _, _ in ends] == [("0", "1"), ("1", "2"), ("2", "1")]
-    assert len({(step, parameters) for _, _, step, parameters in ends}) == 1
+    assert re.search(r"from the kill to the next step without the group: \d+ ms", text)
     found = losses(text)
     assert found[-1] < found[0]
     assert text.endswith("passed\n")
@@ -141,13 +134,13 @@ def test_reward_rises_through_two_kills(start: Start) -> None:
     assert text.endswith("passed\n")
 
 
-@pytest.mark.parametrize("example", ["train/main.py", "replica_groups/main.py"])
-def test_ctrl_c_ends_all_of_it(start: Start, example: str) -> None:
+@pytest.mark.parametrize(("example", "line"), [("train/main.py", "[0] step  20:"), ("replica_groups/main.py", "SIGKILL")])
+def test_ctrl_c_ends_all_of_it(start: Start, example: str, line: str) -> None:
     """What is left fails the test, in the fixture."""
     process = start(example)
     assert process.stdout is not None
     seen: list[str] = []
-    while not (seen and seen[-1].startswith("[0] step  20:")):
+    while not (seen and seen[-1].startswith(line)):
         seen.append(process.stdout.readline())
         assert seen[-1], "".join(seen)
     process.send_signal(signal.SIGINT)
