@@ -6,6 +6,7 @@
 |---|---|
 | plan | 37,000 tensors of 8 trainers (rows) for one of 4 generators (rows and columns): the plan, in processor time; `attach`; pulls |
 | shm, tcp | `--mib` of weights of 8 trainers for 4 generators, all at once, on one host or two; bytes moved; ratio to raw reads |
+| fan | `--mib` of weights of one trainer for 8 generators that need all of them, all at once: what the source sends |
 | mixture | `--pulls` pulls of two generators while the trainer updates without a pause |
 | memory | the memory of trainer and generator over 1,000 versions |
 
@@ -37,7 +38,7 @@ from monarch.rdma.weights.planner import Source, find_pieces, find_runs, merged
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "packages" / "monarch-rdma" / "tests"))
 from other_hosts import other_hosts
 
-PARTS = ("plan", "shm", "tcp", "mixture", "memory")
+PARTS = ("plan", "shm", "tcp", "fan", "mixture", "memory")
 TENSORS = 37_000
 TRAINERS, GENERATORS = 8, 4
 MIB = 1 << 20
@@ -149,9 +150,13 @@ class Generator(Actor):
         return time.perf_counter() - start
 
     @endpoint
-    def attach_number(self, trainers: Any, count: int) -> None:
+    def attach_number(self, trainers: Any, count: int, fan_out: int = 2) -> None:
         self.number = np.zeros(count, np.int64)
-        self.target = Weights.attach("policy", of=trainers, into={"number": self.number})
+        self.target = Weights.attach("policy", of=trainers, into={"number": self.number}, fan_out=fan_out)
+
+    @endpoint
+    def moved(self) -> int:
+        return self.target.from_sources
 
     @endpoint
     def pull_numbers(self, times: int) -> tuple[int, int, int]:
@@ -246,6 +251,23 @@ def layouts(path: str, mib: int, rounds: int) -> None:
             )
 
 
+def fan(mib: int, rounds: int) -> None:
+    count, readers = mib * MIB // 8, 8
+    with this_host().spawn_procs({"gpus": 1}) as near, this_host().spawn_procs({"gpus": readers}) as far:
+        trainer, generators = near.spawn("trainer", Trainer), far.spawn("generators", Generator)
+        trainer.publish_number.call_one(count).get()
+        for fan_out in (0, 2, 1):
+            generators.attach_number.call(trainer, count, fan_out).get()
+            generators.pull.call().get()
+            before = sum(generators.moved.call().get().values())
+            seconds: list[float] = []
+            for _ in range(rounds):
+                trainer.train.call_one(1).get()
+                seconds.append(max(generators.pull.call().get().values()))
+            sent = (sum(generators.moved.call().get().values()) - before) / rounds / (8 * count)
+            print(f"fan_out={fan_out}: the source sends {sent:.1f} times {mib} MiB to {readers} generators; pull {milliseconds(seconds)}")
+
+
 def mixture(pulls: int) -> None:
     count = 1 << 15
     with this_host().spawn_procs({"gpus": 1}) as near, this_host().spawn_procs({"gpus": 2}) as far:
@@ -289,6 +311,8 @@ def main() -> None:
     for part in parts:
         if part == "plan":
             plan(options.rounds)
+        elif part == "fan":
+            fan(options.mib, options.rounds)
         elif part == "mixture":
             mixture(options.pulls)
         elif part == "memory":

@@ -1,7 +1,8 @@
 """The target that another one reads from, in place of the sources.
 
-Nothing here delays a pull for long. A parent that has the version, or is about to get it, is waited for with a bound; one that was late is
-not waited for again before it has been in time. A parent that has ended is replaced. Whenever there is none, the sources are read.
+Nothing here delays a pull for long. A parent that is about to get the version is waited for with a bound. After it was late, the next
+pull does not wait, after the second time the next two, and so on. No pull waits for a late parent without the version of the last pull,
+which may have stopped. A parent that has ended is replaced. Whenever there is none, the sources are read.
 """
 
 from __future__ import annotations
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
 
 # Seconds for a parent to begin to get the version, and at least for it to have it then; a later bound is a multiple of the last read.
 _BEGIN, _GET, _TIMES = 0.2, 1.0, 3
+# At most 2 to this power pulls do not wait.
+_MOST_SKIPPED = 6
 # Seconds between two looks: at first, and at most.
 _FIRST, _MOST = 0.0005, 0.005
 
@@ -55,7 +58,8 @@ class Parent:
         self._key: tuple[int, int] | None = None
         self._offer: Offer | None = None
         self._feed: Feed | None = None
-        self._is_awaited = True
+        # Pulls that do not wait, how often the parent was late since it was in time, and the version of the last pull.
+        self._skipped, self._late, self._last = 0, 0, 0
         # Seconds that the last read took.
         self.took = 0.0
 
@@ -91,7 +95,7 @@ class Parent:
     def _replace(self, key: tuple[int, int]) -> None:
         self._refused = [*self._refused, key]
         self._feed = self._offer = None
-        self._is_awaited = True
+        self._skipped = self._late = 0
         self.join()
 
     def take(self, oldest: int, until: float, prepare: Callable[[Offer], Feed], begin: Callable[[int], None]) -> int | None:
@@ -112,30 +116,42 @@ class Parent:
         try:
             return self._take(self._feed, oldest, until, begin)
         except RDMATimeoutError:
-            self._is_awaited = False
+            self._miss()
         except RDMAError:
             if self._key is not None:
                 self._replace(self._key)
         return None
 
+    def _miss(self) -> None:
+        self._skipped = 1 << min(self._late, _MOST_SKIPPED)
+        self._late += 1
+
     def _take(self, feed: Feed, oldest: int, until: float, begin: Callable[[int], None]) -> int | None:
         start, pause = time.monotonic(), _FIRST
         slow = max(_GET, _TIMES * self.took)
+        is_awaited, last, self._last = not self._skipped, self._last, oldest
+        self._skipped = max(self._skipped - 1, 0)
+        is_first = True
         while True:
             feed.look(_seconds(until, slow)).get()
             version = max(feed.versions(), default=-1)
+            if is_first and self._late and version < last:
+                is_awaited = False
+            is_first = False
             if version >= oldest:
                 begin(version)
                 before = time.monotonic()
                 feed.fetch(version, _seconds(until, slow)).get()
                 feed.look(_seconds(until, slow)).get()
                 if feed.has(version):
-                    self._is_awaited, self.took = True, time.monotonic() - before
+                    self._skipped = self._late = 0
+                    self.took = time.monotonic() - before
                     return version
                 oldest = version + 1
-            bound = 0.0 if not self._is_awaited else slow if wanted(feed.values) >= oldest else _BEGIN
+            bound = 0.0 if not is_awaited else slow if wanted(feed.values) >= oldest else _BEGIN
             if time.monotonic() + pause >= min(start + bound, until):
-                self._is_awaited = False
+                if is_awaited:
+                    self._miss()
                 return None
             time.sleep(pause)
             pause = min(2 * pause, _MOST)
