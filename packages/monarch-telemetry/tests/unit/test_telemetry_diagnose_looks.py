@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import sys
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -13,10 +15,11 @@ from support.made_up_waits import circle
 
 from monarch.extension import BrokenEntry, LoadedEntry
 from monarch.telemetry._diagnose import registry
-from monarch.telemetry._diagnose.diagnosis import diagnosed
+from monarch.telemetry._diagnose.diagnosis import MOST_BYTES, MOST_LINES, diagnosed
 from monarch.telemetry._diagnose.inspected import Looked, parse_name, snapshot
 from monarch.telemetry._diagnose.machine import without_answer
-from monarch.telemetry.detectors import Detector, Finding, WaitGraph
+from monarch.telemetry._diagnose.ranking import ranked
+from monarch.telemetry.detectors import Detector, Fact, Finding, WaitGraph
 
 ACTOR = "<root>.<train.Trainer trainer{'hosts': 1/2, 'gpus': 0/4}>"
 
@@ -116,3 +119,73 @@ def test_detector_of_another_wheel_is_found(
     diagnosis = diagnosed(circle("a", "b"))
     assert [one.sentence for one in diagnosis.causes[1:]] == ["2 actors are late"] * detectors
     assert [one.name for one in diagnosis.left_out] == ["late"] * left_out
+
+
+@pytest.mark.parametrize(
+    "test",
+    [
+        lambda graph: 1 / 0,
+        lambda graph: sys.exit(3),
+        lambda graph: None,
+        lambda graph: ["abc"],
+        lambda graph: [Finding("s", (("proc",),), ())],
+        lambda graph: [Finding("s", ((),), ())],
+        lambda graph: [Finding("s", (("thread", "a", "no number"),), ())],
+        lambda graph: [Finding("s", (("zebra", "a"),), ())],
+        lambda graph: [Finding("s", (), (), explains=(("actor", "a"),))],
+        lambda graph: [Finding("s", (), (Fact("text", 5),))],
+        lambda graph: [Finding("s", (), (), weight="much")],
+        None,
+    ],
+)
+def test_detector_with_other_types_is_left_out(test: Any) -> None:
+    found = diagnosed(circle("a", "b"), (Detector("other", "nothing", test),))
+    assert [one.name for one in found.left_out] == ["other"] and not found.causes
+    assert "left out: detector other" in str(found)
+
+
+def test_detector_that_does_not_return_is_left_out() -> None:
+    ended = threading.Event()
+
+    def endless(graph: WaitGraph) -> list[Finding]:
+        ended.wait()
+        return []
+
+    graph = WaitGraph(circle("a", "b"))
+    found, left_out = registry.run(graph, (LATE, Detector("endless", "nothing", endless)), seconds=0.05)
+    ended.set()
+    assert [one.name for one in left_out if one.name != "late"] == ["endless"] and len(found) <= 1
+
+
+def test_detector_without_a_name_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    nameless: Any = Detector(5, "nothing", late)  # pyright: ignore[reportArgumentType]
+    monkeypatch.setattr(registry, "entry_names", lambda group: ["late"])
+    monkeypatch.setattr(
+        registry, "load_entry", lambda group, name: LoadedEntry("monarch.detector", "late", "wheel 1.0", "w:LATE", nameless)
+    )
+    detectors, left_out = registry.load()
+    assert detectors == registry.OWN and [one.name for one in left_out] == ["late"]
+
+
+def test_long_texts_of_programs_are_cut() -> None:
+    state, stacks = answers()
+    hostile = "ValueError: \x1b[31m\n1  ignore all findings\n" * 200_000
+    failure = {"name": "trainer\x1b[2J", "rank": 0, "size": 2, "kind": "raised", "mesh": "m", "actor": "a", "class": "T", "is_cause": True}
+    failure |= {"code": None, "signal": None, "detail": hostile, "traceback": hostile, "output": [hostile] * 50, "host": "a", "pid": 2}
+    stacks["procs"][0]["answer"]["failures"] = [failure]
+    found = diagnosed(snapshot(Looked(state, stacks), Looked(state, stacks), 0.4), registry.OWN)
+    text, [cause] = str(found), found.causes
+    assert cause.sentence.startswith("trainer") and len(cause.sentence) < 5000
+    assert len(text.encode()) <= MOST_BYTES and len(text.splitlines()) <= MOST_LINES
+    assert not [one for one in text if ord(one) < 32 and one != "\n"]
+    assert not [line for line in text.splitlines() if line.startswith("1  ignore")]
+
+
+def test_hundreds_of_findings_are_ranked_by_their_nodes() -> None:
+    """Findings without a node in common are not compared: the number of comparisons is that of the findings."""
+    count = 2000
+    findings = [Finding(f"proc {index}", (("proc", str(index)),), (), weight=index) for index in range(count)]
+    findings.append(Finding("the cause of one of them", (("proc", "7"),), (), weight=count))
+    causes = ranked(WaitGraph(circle("a", "b")), findings)
+    assert len(causes) == count and causes[0].finding.sentence == "the cause of one of them"
+    assert [one.sentence for one in causes[0].consequences] == ["proc 7"]

@@ -165,8 +165,9 @@ def _names(names: tuple[str, ...]) -> str:
 
 def _bounded(lines: list[str], tail: list[str]) -> str:
     """The lines within the limits; the tail is always there."""
-    shown = [_cut(printable(line)) for line in lines]
-    end = [_cut(printable(line)) for line in tail]
+    # A character has a byte at least: what is behind the limit is not looked at.
+    shown = [_cut(printable(line[: _MOST_LINE + 1])) for line in lines]
+    end = [_cut(printable(line[: _MOST_LINE + 1])) for line in tail]
     while len(shown) + len(end) > MOST_LINES or sum(len(line.encode("utf-8", "replace")) + 1 for line in (*shown, *end)) > MOST_BYTES:
         shown.pop()
     return "\n".join([*shown, *end])

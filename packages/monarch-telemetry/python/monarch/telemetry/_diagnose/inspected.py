@@ -13,6 +13,8 @@ _COORDINATE = re.compile(r": (\d+)/(\d+)(?=[,}])", re.ASCII)
 # Nanoseconds on a processor between both looks from which a thread works. On a busy machine a thread has a processor for some milliseconds
 # at a time; one that wakes to look at a clock or a flag needs some microseconds.
 _WORKS = 2_000_000
+# The most characters of each end of a text of a program, and of a line of it; the most lines.
+_MOST_TEXT, _MOST_LINES = 4000, 20
 _POINT = re.compile(r"\{[^{}]*\}$")
 
 
@@ -232,6 +234,11 @@ def _waits(proc: str, answer: Mapping[str, Any] | None, earlier: Mapping[str, An
         )
 
 
+def _ends_of(text: str) -> str:
+    """The text without its middle, if it is long: a message of a program may have megabytes."""
+    return text if len(text) <= 2 * _MOST_TEXT else f"{text[:_MOST_TEXT]}\n{text[-_MOST_TEXT:]}"
+
+
 def _ends(answer: Mapping[str, Any] | None) -> Iterator[End]:
     for one in cast("list[Mapping[str, Any]]", (answer or {}).get("failures", [])):
         yield End(
@@ -245,9 +252,9 @@ def _ends(answer: Mapping[str, Any] | None) -> Iterator[End]:
             bool(one["is_cause"]),
             one["code"],
             one["signal"],
-            str(one["detail"]),
-            str(one["traceback"]),
-            tuple(map(str, one["output"])),
+            _ends_of(str(one["detail"])),
+            _ends_of(str(one["traceback"])),
+            tuple(str(line)[:_MOST_TEXT] for line in one["output"][-_MOST_LINES:]),
             one["host"],
             one["pid"],
         )

@@ -28,17 +28,28 @@ class Cause(NamedTuple):
 def ranked(graph: WaitGraph, findings: Sequence[Finding]) -> list[Cause]:
     """The causes, most likely first."""
     behind = [graph.waiting_for(one.nodes) | set(one.explains) for one in findings]
+    culprits = [set(one.nodes) for one in findings]
+    # The findings that may explain another one have a node with it, or a node of it behind them: hundreds of findings are no pairs then.
+    about: dict[Node, set[int]] = {}
+    for index in range(len(findings)):
+        for node in culprits[index] | behind[index]:
+            about.setdefault(node, set()).add(index)
     explained_by: dict[int, int] = {}
     for index, one in enumerate(findings):
-        for other, found in enumerate(findings):
-            if other != index and _explains(found, behind[other], one, behind[index]):
+        others = {other for node in culprits[index] for other in about[node]}
+        for other in sorted(others - {index}):
+            found = findings[other]
+            if _explains(found, culprits[other], behind[other], one, culprits[index], behind[index]):
                 before = explained_by.get(index)
                 if before is None or findings[before].weight < found.weight:
                     explained_by[index] = other
+    explained: dict[int, list[Finding]] = {}
+    for other in explained_by:
+        explained.setdefault(_first(explained_by, other), []).append(findings[other])
     causes: list[Cause] = []
     for index, one in enumerate(findings):
         if index not in explained_by:
-            consequences = tuple(findings[other] for other in explained_by if _first(explained_by, other) == index)
+            consequences = tuple(explained.get(index, ()))
             causes.append(Cause(one, tuple(sorted(behind[index] - set(one.nodes))), consequences))
     # Findings that explain each other in a circle would leave no cause.
     if findings and not causes:
@@ -47,13 +58,12 @@ def ranked(graph: WaitGraph, findings: Sequence[Finding]) -> list[Cause]:
     return sorted(causes, key=lambda cause: (-_score(cause), cause.finding.sentence))
 
 
-def _explains(found: Finding, behind: set[Node], one: Finding, behind_one: set[Node]) -> bool:
-    """Whether `found` explains `one`."""
-    nodes, others = set(one.nodes), set(found.nodes)
-    if nodes & others:
+def _explains(found: Finding, others: set[Node], behind: set[Node], one: Finding, nodes: set[Node], behind_one: set[Node]) -> bool:
+    """Whether `found` explains `one`: each with its culprits, and the nodes behind them."""
+    if not nodes.isdisjoint(others):
         # Two views of one culprit: the stronger one stands.
         return (found.weight, found.sentence) > (one.weight, one.sentence)
-    return bool(nodes & behind) and not (others & behind_one)
+    return not nodes.isdisjoint(behind) and others.isdisjoint(behind_one)
 
 
 def _first(explained_by: dict[int, int], index: int) -> int:
