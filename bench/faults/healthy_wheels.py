@@ -12,7 +12,7 @@ from typing import Any
 
 from bench.faults.actors import Trainer
 from bench.faults.program import Fault, forever, ready, rest, until_closed
-from monarch.actor import Actor, current_rank, current_size, endpoint, this_host
+from monarch.actor import Actor, current_rank, endpoint, this_host
 
 _MIB = 1 << 20
 _STEPS = """
@@ -79,12 +79,10 @@ class Collective(Actor):
     """A rank of `torch.distributed`."""
 
     @endpoint
-    def begin(self, folder: str) -> None:
+    def begin(self, folder: str, ranks: int) -> None:
         import torch.distributed
 
-        torch.distributed.init_process_group(
-            "gloo", init_method=f"file://{folder}/store", rank=current_rank().rank, world_size=len(current_size())
-        )
+        torch.distributed.init_process_group("gloo", init_method=f"file://{folder}/store", rank=current_rank().rank, world_size=ranks)
 
     @endpoint
     def steps(self, count: int) -> None:
@@ -172,7 +170,7 @@ def collectives() -> None:
     """Data-parallel training with PyTorch."""
     ranks = this_host().spawn_procs({"gpus": 2}, name="workers").spawn("rank", Collective)
     folder = tempfile.mkdtemp()
-    ranks.begin.call(folder).get()
+    ranks.begin.call(folder, 2).get()
     forever(lambda: ranks.steps.call(50).get())
 
 
