@@ -217,3 +217,48 @@ def test_actor_runs_in_the_clients_process():
     assert here.add.call_one().get() == 1
     assert list(here.add.call().get().values()) == [2]
     here.stop().get()
+
+
+class Special(Actor):
+    """An endpoint whose name Python could look for itself."""
+
+    @endpoint
+    def __dispatch__(self, x):
+        return x + 1
+
+
+def test_special_name_can_be_an_endpoint(procs):
+    handle = procs.spawn("special", Special)
+    assert list(handle.__dispatch__.call(1).get().values()) == [2] * 4
+    assert handle.slice(hosts=0, gpus=1).__dispatch__.call_one(2).get() == 3
+    assert not hasattr(handle, "__other__")
+    # A handle without fields, as `copy` makes it.
+    assert not hasattr(object.__new__(ActorMesh), "__dispatch__")
+
+
+def test_class_of_the_actors_is_public(procs):
+    handle = procs.spawn("mixed", Mixed)
+    assert handle.actor_class is handle.slice(hosts=0).actor_class is Mixed
+    # The name in torchmonarch 0.7.
+    assert handle._class is Mixed
+
+
+def test_class_that_cannot_be_imported_is_an_error(procs):
+    handle = procs.spawn("mixed", Mixed)
+    info = handle.__core__.info
+    info.cls, info.payload = None, b"cmonarch.actor\nNothing\n."
+    with pytest.raises(AttributeError, match="Nothing"):
+        handle.actor_class  # noqa: B018
+    assert not hasattr(handle, "__dispatch__")
+    info.cls = Mixed
+
+
+class Occupied(Actor):
+    @endpoint
+    def actor_class(self):
+        return 1
+
+
+def test_endpoint_cannot_hide_the_class(procs):
+    with pytest.raises(ValueError, match=r"Occupied\.actor_class: ActorMesh has an attribute that collides"):
+        procs.spawn("occupied", Occupied)

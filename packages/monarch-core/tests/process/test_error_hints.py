@@ -136,7 +136,22 @@ def test_verb_of_a_missing_wheel_names_it(verb: str, core_alone: dict[str, str])
     assert done.returncode == 2 and "No such command 'nonsense'" in done.stderr
 
 
-@pytest.mark.parametrize(("module", "wheel"), [("job", "jobs"), ("fs", "fs"), ("distributed_telemetry", "telemetry")])
+def test_hosts_of_the_configuration_need_a_wheel(core_alone: dict[str, str]) -> None:
+    done = without_site("from monarch.actor import hosts_from_config\nhosts_from_config('hosts')", core_alone)
+    assert "NotImplementedError: hosts_from_config needs the wheel monarch-jobs, which is not installed\nhint: " in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("module", "wheel"),
+    [
+        ("job", "jobs"),
+        ("spmd", "spmd"),
+        ("rdma", "rdma"),
+        ("remotemount", "fs"),
+        ("tensor", "tensor"),
+        ("distributed_telemetry", "telemetry"),
+    ],
+)
 def test_module_of_a_missing_wheel_names_it(module: str, wheel: str, core_alone: dict[str, str]) -> None:
     done = without_site(f"import monarch.actor, monarch.{module}", core_alone)
     assert f"ModuleNotFoundError: monarch.{module} needs the wheel monarch-{wheel}, which is not installed\nhint: " in done.stderr

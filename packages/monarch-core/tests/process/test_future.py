@@ -15,7 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
-from eventually import SOURCE
+from eventually import SOURCE, eventually
 
 from monarch._core.call.future import failed_future
 from monarch.actor import (
@@ -403,3 +403,32 @@ def test_ctrl_c_during_decoding_keeps_the_answer() -> None:
     with pytest.raises(KeyboardInterrupt):
         future.get()
     assert type(future.get()) is Interrupted and future.exception() is None
+
+
+class LoopWithoutReaders(asyncio.SelectorEventLoop):
+    """A loop that can watch no descriptors of its users, as asyncio permits."""
+
+    def add_reader(self, *_: Any) -> None:
+        raise NotImplementedError
+
+
+def test_loop_without_readers_gets_answers() -> None:
+    async def main() -> int:
+        first = sum([(await slow.give.call_one(n)) for n in range(10)])
+        return first + sum(await asyncio.gather(*(slow.give.call_one(n).as_asyncio() for n in range(10))))
+
+    with this_host().spawn_procs() as procs:
+        slow = procs.spawn("slow", Slow)
+        loop = LoopWithoutReaders()
+        try:
+            assert loop.run_until_complete(main()) == 90
+        finally:
+            loop.close()
+        eventually("the loop's thread has ended", lambda: all(t.name != "monarch-loop" for t in threading.enumerate()))
+
+
+def test_start_of_an_operation_is_its_future() -> None:
+    procs = this_host().spawn_procs()
+    stopping = procs.stop()
+    assert stopping.start() is stopping
+    stopping.get(timeout=20)

@@ -493,3 +493,42 @@ def test_body_in_an_actor_has_its_context():
     (seen, rank), name = mesh.spawn("user", SyncUser).lazily.call_one(slow).get()
     assert seen == name and rank == {}
     mesh.stop().get()
+
+
+def test_start_runs_the_body_without_a_reader() -> None:
+    begun = threading.Event()
+
+    @returns_future
+    async def body() -> int:
+        begun.set()
+        return 5
+
+    future = body()
+    assert future.start() is future
+    assert begun.wait(20)
+    assert future.start().get(timeout=20) == 5
+
+    async def main() -> int:
+        begun.clear()
+        started = body().start()
+        while not begun.is_set():  # polls: the body runs on this loop
+            await asyncio.sleep(0)
+        return await started
+
+    assert asyncio.run(main()) == 5
+
+
+def test_start_without_a_thread_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    @returns_future
+    async def body() -> int:
+        return 5
+
+    def refuse(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    future = body()
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", refuse)
+        future.start()
+    with pytest.raises(RuntimeError, match="^can't start new thread$"):
+        future.get(timeout=20)

@@ -233,7 +233,7 @@ def test_local_reproduction(ended: Callable[[Any], Any], monkeypatch: pytest.Mon
 
 
 def test_hosts_by_name_alone() -> None:
-    script = "from monarch.job import hosts_from_config\nmesh = hosts_from_config('hosts')\nprint(mesh.extent)\nmesh.initialized.get()\n"
+    script = "from monarch.actor import hosts_from_config\nmesh = hosts_from_config('hosts')\nprint(mesh.extent)\nmesh.initialized.get()\n"
     done = run_fresh(script, env={"MONARCH_HOME": os.environ["MONARCH_HOME"]})
     assert (done.code, done.left) == (0, []), done
     assert done.out == "{hosts: 2}\n"

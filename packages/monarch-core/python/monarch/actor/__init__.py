@@ -51,11 +51,15 @@ if TYPE_CHECKING:
     from monarch._core.errors.errors import SpawnError as SpawnError
     from monarch._core.errors.errors import SupervisionError as SupervisionError
     from monarch._core.errors.errors import VersionMismatch as VersionMismatch
+    from monarch._core.errors.extension import HandleError as HandleError
     from monarch._core.errors.failure import ExitReason as ExitReason
     from monarch._core.errors.failure import MeshFailure as MeshFailure
+    from monarch._core.extension.handle_bytes import handle_bytes as handle_bytes
+    from monarch._core.extension.handle_bytes import handle_from_bytes as handle_from_bytes
     from monarch._core.hosts.attach import attach_to_workers as attach_to_workers
     from monarch._core.hosts.bootstrap_command import BootstrapCommand as BootstrapCommand
     from monarch._core.hosts.bootstrap_command import default_bootstrap_cmd as default_bootstrap_cmd
+    from monarch._core.hosts.configured import hosts_from_config as hosts_from_config
     from monarch._core.hosts.controller import get_or_spawn_controller as get_or_spawn_controller
     from monarch._core.hosts.gateway import attach as attach
     from monarch._core.hosts.here import this_host as this_host
@@ -120,9 +124,12 @@ _HOMES = {
         "SupervisionError",
         "VersionMismatch",
     ),
+    "errors.extension": ("HandleError",),
     "errors.failure": ("ExitReason", "MeshFailure"),
+    "extension.handle_bytes": ("handle_bytes", "handle_from_bytes"),
     "hosts.attach": ("attach_to_workers",),
     "hosts.bootstrap_command": ("BootstrapCommand", "default_bootstrap_cmd"),
+    "hosts.configured": ("hosts_from_config",),
     "hosts.controller": ("get_or_spawn_controller",),
     "hosts.gateway": ("attach",),
     "hosts.here": ("this_host", "this_proc"),

@@ -1,5 +1,6 @@
 """Configuration of Monarch: read, set and parametrize the settings of this process."""
 
+from monarch._core.config.address import ChannelTransport
 from monarch._core.config.config import (
     clear_runtime_config,
     configure,
@@ -14,6 +15,7 @@ from monarch._core.config.config import (
 from monarch._core.config.setting import Encoding
 
 __all__ = [
+    "ChannelTransport",
     "Encoding",
     "clear_runtime_config",
     "configure",

@@ -46,7 +46,7 @@ UNDELIVERABLE = "_handle_undeliverable_message"
 # The ways to call an endpoint of a handle.
 _ADVERBS = frozenset({"broadcast", "call", "call_one", "choose", "rref", "stream"})
 # Public attributes of a handle: no endpoint may have one of these names.
-HANDLE_ATTRIBUTES = frozenset({"slice", "split", "flatten", "rename", "size", "sizes", "extent", "stop", "initialized"})
+HANDLE_ATTRIBUTES = frozenset({"slice", "split", "flatten", "rename", "size", "sizes", "extent", "stop", "initialized", "actor_class"})
 
 
 class EndpointDeclaration:

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
     from monarch._core._native import PendingCall
     from monarch._core.call.value_mesh import ValueMesh
+    from monarch._core.process.mesh_info import MeshInfo
     from monarch._core.supervise.supervision import OwnedMesh
 
     A = TypeVar("A", default=Any)
@@ -92,18 +93,40 @@ class ActorMesh(MeshTrait, Generic[A]):
 
     # ---- endpoints
 
-    def _class(self) -> type:
-        info = self.__core__.info
-        if info.cls is None:
-            from monarch._core.pickle.actor_class import loads_class
+    @property
+    def actor_class(self) -> type[A]:
+        """The class of the actors.
 
-            info.cls = loads_class(info.payload)
-        return info.cls
+        Returns:
+            The class that was given to `spawn`. A process that received the handle unpickles it with the first use.
+
+        Raises:
+            ImportError: this process cannot import the module of the class.
+
+        ```python
+        from monarch.actor import Actor, endpoint, this_host
+
+        class Worker(Actor):
+            LARGEST = 4
+
+            @endpoint
+            def work(self) -> None: ...
+
+        with this_host().spawn_procs({"procs": 1}) as procs:
+            assert procs.spawn("workers", Worker).actor_class.LARGEST == 4
+        ```
+        """
+        return _loaded_class(self.__core__.info)
+
+    @property
+    def _class(self) -> type[A]:
+        """The name of `actor_class` in torchmonarch 0.7, which programs read."""
+        return self.actor_class
 
     def __getattr__(self, name: str) -> Any:
-        if name[:2] == "__":
+        if name[:2] == "__" and not self._is_endpoint(name):
             raise AttributeError(name)
-        cls = self._class()
+        cls = _loaded_class(self.__core__.info)
         prop = actor_class(cls).endpoints.get(name)
         if prop is not None:
             found = vars(self)[name] = endpoint_of(self, name, prop.method, prop.is_explicit, prop.propagator, prop.timeout)
@@ -114,12 +137,20 @@ class ActorMesh(MeshTrait, Generic[A]):
             raise AttributeError(f"actor class {self.__core__.info.class_name} has no attribute {name!r}; its endpoints: {known}")
         return NotAnEndpoint(self, name, cls.__name__, method)
 
+    def _is_endpoint(self, name: str) -> bool:
+        """Whether a special name is an endpoint. Protocols look for such names, also on a handle without fields, or without its class."""
+        core = vars(self).get("__core__")
+        try:
+            return core is not None and name in actor_class(_loaded_class(core.info)).endpoints
+        except Exception:  # of the module of the class
+            return False
+
     def __setattr__(self, name: str, value: Any) -> None:
         raise AttributeError(f"cannot set {name!r}: the attributes of an actor handle are its endpoints")
 
     def __dir__(self) -> list[str]:
         """The attributes of the handle with its endpoints, for the completion of interactive shells."""
-        return sorted({*super().__dir__(), *actor_class(self._class()).endpoints})
+        return sorted({*super().__dir__(), *actor_class(_loaded_class(self.__core__.info)).endpoints})
 
     # ---- life
 
@@ -212,6 +243,15 @@ class ActorMesh(MeshTrait, Generic[A]):
 
     def __deepcopy__(self, memo: Any) -> ActorMesh:
         return self
+
+
+def _loaded_class(info: MeshInfo) -> Any:
+    """The class of a mesh's actors, unpickled with the first use in this process."""
+    if info.cls is None:
+        from monarch._core.pickle.actor_class import loads_class
+
+        info.cls = loads_class(info.payload)
+    return info.cls
 
 
 def received_actor_mesh(state: tuple[Any, ...], shape: Shape) -> ActorMesh:

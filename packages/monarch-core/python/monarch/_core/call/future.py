@@ -13,8 +13,8 @@ from monarch._core.shape.generic import Generic
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import asyncio
-    from collections.abc import Callable, Generator
-    from typing import Any, ParamSpec, TypeVar
+    from collections.abc import Callable, Generator, Sequence
+    from typing import Any, ParamSpec, Self, TypeVar
     from weakref import WeakKeyDictionary
 
     from monarch._core._native import PendingCall
@@ -30,6 +30,9 @@ else:
 _settle = allocate_lock()
 # The modules whose frames are between the code that waits and the warning that it blocks its loop.
 _OWN_MODULES = ("monarch._core.call.future", "monarch._core.call.lazy_future", "monarch._core.call.receive")
+
+# Milliseconds between two checks whether a loop that cannot watch descriptors is closed.
+_CLOSED_CHECK = 1000
 
 # States of a future.
 PENDING, VALUE, ERROR = 0, 1, 2
@@ -247,6 +250,26 @@ class Future(Generic[R]):
 
     result = get
 
+    def start(self) -> Self:
+        """Makes sure that the operation runs, without waiting for it.
+
+        An operation of Monarch runs from its call on, so this does nothing for the Future of a call, a spawn or a stop: `mesh.stop()` alone
+        stops. The Future of a function of `returns_future`, which the first reader runs, begins here: on the running event loop, or else
+        on a thread.
+
+        Returns:
+            This Future.
+
+        ```python
+        from monarch.actor import this_host
+
+        procs = this_host().spawn_procs({"procs": 1})
+        stopping = procs.stop().start()  # other work here
+        stopping.get()
+        ```
+        """
+        return self
+
     def exception(self, timeout: float | None = None) -> Exception | None:
         """The exception of the operation; waits like `get`.
 
@@ -412,7 +435,36 @@ class _Bridge:
         self.watcher = LoopWatcher()
         self.waiting: dict[int, Any] = {}
         self.next = 0
-        loop.add_reader(self.watcher.fileno(), self.wake)
+        try:
+            loop.add_reader(self.watcher.fileno(), self.wake)
+        except NotImplementedError:  # asyncio leaves the method to the loop
+            self._wake_by_thread(loop)
+
+    def _wake_by_thread(self, loop: Any) -> None:
+        """Reads the descriptor on a thread, for a loop that cannot watch one. The thread ends with the loop."""
+        import threading
+        from select import poll
+        from weakref import ref
+
+        watcher, loop_of, wake = self.watcher, ref(loop), self.finish
+        descriptors = poll()
+        descriptors.register(watcher.fileno(), 1)
+
+        def follow() -> None:
+            while True:
+                descriptors.poll(_CLOSED_CHECK)
+                running = loop_of()
+                if running is None or running.is_closed():
+                    return
+                tokens = watcher.drain()
+                if tokens:
+                    try:
+                        running.call_soon_threadsafe(wake, tokens)
+                    except RuntimeError:  # closed meanwhile
+                        return
+                del running
+
+        threading.Thread(target=follow, daemon=True, name="monarch-loop").start()
 
     def wait_for(self, loop: Any, cell: Any, index: int) -> Any:
         future = loop.create_future()
@@ -422,8 +474,11 @@ class _Bridge:
         return future
 
     def wake(self) -> None:
+        self.finish(self.watcher.drain())
+
+    def finish(self, tokens: Sequence[int]) -> None:
         waiting = self.waiting
-        for token in self.watcher.drain():
+        for token in tokens:
             future = waiting.pop(token, None)
             if future is not None and not future.done():
                 future.set_result(None)

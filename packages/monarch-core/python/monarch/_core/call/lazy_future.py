@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     import asyncio
     from _thread import LockType
     from collections.abc import Awaitable, Callable, Generator
-    from typing import Any, ParamSpec, TypeVar
+    from typing import Any, ParamSpec, Self, TypeVar
 
     from monarch._core.process.thread_loop import ThreadLoop
 
@@ -110,6 +110,29 @@ class _LazyFuture(Future[Any] if TYPE_CHECKING else Future):
             del self
 
     result = get
+
+    def start(self) -> Self:
+        loop = running_loop()
+        if loop is not None:
+            if self._body is not None:
+                self._arrival(loop)
+            return self
+        body = self._start()
+        if body is not None:
+            try:
+                self._drive_on_thread(body)
+            except BaseException as e:  # without a thread for the body, its readers would wait for ever
+                self._set(e, ERROR)
+        return self
+
+    def _drive_on_thread(self, body: Callable[[], Awaitable[Any]]) -> None:
+        process = simulated_process()
+        if process is not None:
+            process.execution.start_thread(self._drive, body, None)
+            return
+        import threading
+
+        threading.Thread(target=self._drive, args=(body, None), daemon=True, name="monarch-future").start()
 
     def _complete(self, timeout: float | None) -> None:
         """Runs the body, or waits until another observer has run it."""

@@ -38,6 +38,31 @@ def proc_unknown(what: str, proc: str) -> str:
     return fill("proc_unknown", what=what, proc=proc)
 
 
+def handle_malformed(why: str) -> str:
+    return fill("handle_malformed", why=why)
+
+
+def handle_unknown() -> str:
+    return fill("handle_unknown")
+
+
+def handle_expired() -> str:
+    return fill("handle_expired")
+
+
+def handle_client_lost(why: str) -> str:
+    return fill("handle_client_lost", why=why)
+
+
+class HandleError(MonarchError, ValueError):
+    """Bytes that `handle_from_bytes` cannot make a handle of; `code` is `handle_malformed`, `handle_unknown`, `handle_expired` or
+    `handle_client_lost`.
+    """
+
+    __module__ = "monarch.actor"
+    _default_code = "handle_malformed"
+
+
 class PromiseDropped(MonarchError):
     """The last reference to a promise was dropped before the promise was set; the message has the promise's name."""
 

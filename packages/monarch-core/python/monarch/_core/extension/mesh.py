@@ -25,6 +25,10 @@ class MeshMethods(Protocol):
         """For `ProcMesh.activate`."""
         ...
 
+    def hosts_from_config(self, name: str, /) -> HostMesh:
+        """For `monarch.actor.hosts_from_config`: the hosts of the current job, else hosts of this machine."""
+        ...
+
     def push_environment(self, hosts: HostMesh, source: str, targets: Sequence[str], /) -> Future[tuple[int, int]]:
         """For `HostMesh.sync_workspace(conda=True)`: makes `targets[rank]` on each host a copy of the client's environment `source`.
 

@@ -94,6 +94,7 @@ class Request:
 _handlers: dict[str, Handler] = {}
 # The handlers of this package, by request name, with their modules.
 _OWN = {
+    "monarch.handle": "handle_bytes",
     "monarch.service": "host_services",
     "monarch.service.serve": "served_jobs",
     "monarch.settings": "proc_settings",
