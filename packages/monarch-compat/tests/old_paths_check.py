@@ -33,7 +33,8 @@ def problem(module: str, old: str, place: str, new: str) -> str | None:
     if found is not expected:
         return f"{found!r} is not {expected!r}"
     texts = [str(one.message) for one in caught]
-    wanted = f"{module}.{old} is an import path of torchmonarch 0.7: write {place}{'.' if new else ''}{new}"
+    advice = homes.INSTEAD.get(place) or f"{place}{'.' if new else ''}{new}"
+    wanted = f"{module}.{old} is an import path of torchmonarch 0.7: write {advice}"
     return None if texts == [wanted] and caught[0].filename == __file__ else f"warned {texts} in {[one.filename for one in caught]}"
 
 

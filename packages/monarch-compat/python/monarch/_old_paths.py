@@ -16,6 +16,10 @@ if TYPE_CHECKING:
     from importlib.machinery import ModuleSpec
 
 
+# The module of monarch-core whose import adds its finder.
+_CORE = "monarch.actor"
+
+
 def extend(path: MutableSequence[str]) -> None:
     """Adds the portions of the package `monarch` in the folders of `sys.path` to the package path."""
     for entry in sys.path:
@@ -36,7 +40,21 @@ class OldPaths:
             return found
         from ._old_modules.modules import spec
 
-        return spec(name)
+        found = spec(name)
+        if found is None and name.count(".") == 1 and name != _CORE:
+            _name_missing_wheels()
+        return found
+
+
+def _name_missing_wheels() -> None:
+    """Adds the finder of monarch-core that names missing wheels, which is asked next; programs may not have imported monarch-core yet."""
+    from importlib import import_module
+
+    try:
+        import_module(_CORE)
+    except ModuleNotFoundError as error:  # monarch-compat alone
+        if error.name != _CORE:
+            raise
 
 
 def _late_portion(name: str) -> ModuleSpec | None:

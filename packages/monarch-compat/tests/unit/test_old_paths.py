@@ -143,3 +143,53 @@ def test_foreign_package_is_named(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     assert f"RuntimeWarning: {package / '__init__.py'} belongs to another package" in done.stderr
     assert "`pip uninstall monarch torchmonarch`" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("module", "wheel"), [("rdma", "rdma"), ("remotemount", "fs"), ("spmd", "spmd"), ("telemetry", "telemetry"), ("tensor", "tensor")]
+)
+def test_missing_wheel_is_named_at_first_import(module: str, wheel: str) -> None:
+    """Without site-packages, so that only monarch-core and this wheel are there."""
+    variables = {**os.environ, "PYTHONPATH": os.pathsep.join([str(WHEEL), str(CORE)])}
+    argv = [sys.executable, "-S", "-c", f"import monarch.{module}"]
+    done = subprocess.run(argv, env=variables, capture_output=True, text=True, timeout=60, check=False)
+    assert f"ModuleNotFoundError: monarch.{module} needs the wheel monarch-{wheel}, which is not installed" in done.stderr
+    assert f"pip install ./packages/monarch-{wheel}" in done.stderr
+
+
+def test_missing_core_is_an_ordinary_error() -> None:
+    variables = {**os.environ, "PYTHONPATH": str(WHEEL)}
+    argv = [sys.executable, "-S", "-c", "import monarch.actor"]
+    done = subprocess.run(argv, env=variables, capture_output=True, text=True, timeout=60, check=False)
+    assert done.stderr.strip().splitlines()[-1] == "ModuleNotFoundError: No module named 'monarch.actor'"
+
+
+def test_dispatch_table_holds_for_messages() -> None:
+    """A reducer of the table, and what the table has for a type without one."""
+    code = """
+from monarch._src.actor import pickle as old
+from monarch.extension.pickling import dumps, loads
+class Box:
+    def __init__(self, value): self.value = value
+    def __eq__(self, other): return self.value == other.value
+old._ensure_torch_pickle()
+old._Pickler._init_torch_dispatch()
+own = old._Pickler._dispatch_table[Box]
+function, arguments = own(Box(1))[:2]
+old._TorchPickler.dispatch_table[Box] = lambda box: (Box, (box.value + 1,))
+print(loads(*dumps(Box(1))).value)
+del old._Pickler._dispatch_table[Box]
+print(loads(*dumps(Box(1))).value, Box not in old._Pickler._dispatch_table)
+try: old._Pickler()
+except TypeError as e: print(e)
+"""
+    told = "this pickler of torchmonarch 0.7 does not exist here: write dumps and loads of monarch.extension.pickling"
+    assert output(code, "-W", "ignore") == f"2\n1 True\n{told}\n"
+
+
+def test_forwarder_of_records_is_a_handler() -> None:
+    code = (
+        "import logging\nfrom monarch._src.actor.telemetry import TracingForwarder\n"
+        "logger = logging.getLogger('x'); logger.addHandler(TracingForwarder()); logger.warning('text'); print(logger.handlers[0].level)"
+    )
+    assert output(code, "-W", "ignore") == "0\n"

@@ -33,9 +33,8 @@ NAMES: dict[str, dict[str, str]] = {
         "SetupActor": "it ran a function in new processes; write spawn_procs(..., bootstrap=function)",
         "_get_bootstrap_args": "it made a proc's command; write default_bootstrap_cmd of monarch.actor",
     },
-    "monarch._src.actor.pickle": dict.fromkeys(("torch_dump", "torch_loads", "_Pickler", "_Unpickler"), _PICKLE),
+    "monarch._src.actor.pickle": dict.fromkeys(("torch_dump", "torch_loads", "_Unpickler"), _PICKLE),
     "monarch._src.actor.telemetry": {
-        "TracingForwarder": "log records of the logging module are rows of telemetry without a handler; remove the handler",
         "METER": "write get_meter of monarch.actor",
         "get_monarch_tracer": "write span of monarch.actor",
     },

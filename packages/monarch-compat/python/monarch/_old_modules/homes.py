@@ -101,12 +101,13 @@ MODULES: dict[str, str] = {
     "monarch._src.actor.mock": "actor.testing: get_actor_class get_actor_mock_registry_state get_tensor_engine_factory"
     " get_tensor_engine_mock_registry_state patch_actor patch_tensor_engine set_actor_mock_registry_state"
     " set_tensor_engine_mock_registry_state",
-    "monarch._src.actor.pickle": "actor: Buffer FrozenBuffer; extension.pickling: flatten unflatten",
+    "monarch._src.actor.pickle": "actor: Buffer FrozenBuffer; extension.pickling: flatten unflatten;"
+    " _old_modules.dispatch_table: _Pickler=Pickler _TorchPickler=Pickler _ensure_torch_pickle=ensure_torch_pickle",
     "monarch._src.actor.proc_mesh": f"{_PROCS} ActorMesh HostMesh",
     "monarch._src.actor.returns_future": "actor: returns_future",
     "monarch._src.actor.shape": _SHAPE,
     "monarch._src.actor.supervision": "actor: MeshFailure SupervisionError unhandled_fault_hook",
-    "monarch._src.actor.telemetry": "actor: get_meter span traced",
+    "monarch._src.actor.telemetry": "actor: get_meter span traced; _old_modules.tracing_forwarder: TracingForwarder",
     "monarch._src.gather_mount": "gather_mount: gather_mount",
     "monarch._src.gather_mount.gather_mount": "gather_mount: GatherMount gather_mount",
     "monarch._src.job": "",
@@ -114,7 +115,8 @@ MODULES: dict[str, str] = {
     "monarch._src.job.job": "job: BatchJob DEFAULT_JOB_PATH JobState JobTrait LocalJob LoginJob MeshAdminConfig SSHJob TelemetryConfig"
     " exec_command job_load job_loads load_current_job set_current_job",
     "monarch._src.job.job_state": "job: JobState",
-    "monarch._src.job.kubernetes": "job.kubernetes: ImageSpec KubeConfig KubernetesJob",
+    "monarch._src.job.kubernetes": "job.kubernetes: ImageSpec KubeConfig KubernetesJob;"
+    " _old_modules.worker_program: _WORKER_BOOTSTRAP_SCRIPT=PROGRAM",
     "monarch._src.job.port_forward": "job: PortForwarder",
     "monarch._src.job.process": "job: ProcessJob",
     "monarch._src.job.service_identity": _SERVICE,
@@ -155,6 +157,15 @@ MODULES: dict[str, str] = {
 SOURCES = {"monarch._src.actor.bootstrap_main": "bootstrap_main.py", "monarch.bootstrap_main": "bootstrap_main.py"}
 # The parsed rows of the modules that were asked for.
 _rows: dict[str, dict[str, tuple[str, str]]] = {}
+
+
+# The advice for the objects of this package, which stand for private objects of torchmonarch 0.7.
+INSTEAD = {
+    "monarch._old_modules.context_variable": "has_context() and context() of monarch.actor",
+    "monarch._old_modules.dispatch_table": "register, dumps and loads of monarch.extension.pickling",
+    "monarch._old_modules.tracing_forwarder": "nothing: telemetry has the records of logging without a handler",
+    "monarch._old_modules.worker_program": "`monarch worker`, or leave the command of the container out",
+}
 
 
 def rows(module: str) -> dict[str, tuple[str, str]]:

@@ -48,7 +48,7 @@ def value(module: str, name: str) -> object:
     found = importlib.import_module(place)
     if attribute:
         found = getattr(found, attribute)
-    new = f"{place}.{attribute}" if attribute else place
+    new = homes.INSTEAD.get(place) or (f"{place}.{attribute}" if attribute else place)
     # The frames above: the `__getattr__` of the module, and the code that uses the name.
     warnings.warn(f"{module}.{name} is an import path of torchmonarch 0.7: write {new}", DeprecationWarning, stacklevel=3)
     # The next use does not come here.
