@@ -29,6 +29,10 @@ class Held(Actor):
     def pid(self) -> int:
         return os.getpid()
 
+    @endpoint
+    def open_files(self, number: int) -> None:
+        self.files = [os.open(os.devnull, os.O_RDONLY) for _ in range(number)]
+
 
 class Caller(Actor):
     @endpoint
@@ -119,3 +123,30 @@ def test_own_job_is_among_the_inspected_jobs() -> None:
         [job] = own()
         assert job.error is None and not job.is_agent and job.state is not None and job.stacks is not None
         assert "<root>.<seen>" in {proc["name"] for proc in job.state["procs"]}
+
+
+def test_resources_of_a_process_are_shown() -> None:
+    with this_host().spawn_procs(name="resources") as procs:
+        held = procs.spawn("held", Held)
+        held.open_files.call_one(300).get()
+        uid = next(proc["uid"] for proc in host_stacks()["procs"] if proc["pid"] == held.pid.call_one().get())
+        found = next(proc["answer"]["resources"] for proc in host_stacks()["procs"] if proc["uid"] == uid)
+        assert found["descriptors"]["number"] > 300 and [os.devnull, 300] in [
+            [name, min(n, 300)] for name, n in found["descriptors"]["targets"]
+        ]
+        assert found["memory"]["resident"] > 1 << 20 and found["threads"]["number"] >= 2 and len(found["clock"]) == 2
+        assert {"/dev/shm"} <= {one["folder"] for one in found["file_systems"]} and found["connections"] == []
+
+
+def test_stopped_agent_is_not_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    from monarch._core import _native
+    from monarch._core.observe import inspection
+
+    def asked(*words: object) -> bytes:
+        raise AssertionError("a stopped process was asked")
+
+    monkeypatch.setattr(_native, "inspect_agent", asked)
+    monkeypatch.setattr(_native, "agent_pid", lambda agent: 7)
+    monkeypatch.setattr(inspection, "why_stopped", lambda pid: "it is stopped by a signal")
+    monkeypatch.setattr(inspection, "agents", lambda: [5])
+    assert inspection.look(inspection.STATE) == [inspection.Look(5, None, "it is stopped by a signal", 7)]

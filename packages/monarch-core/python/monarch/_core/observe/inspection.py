@@ -65,12 +65,15 @@ def _look_at(agent: int, what: int, timeout: float) -> Look | None:
     from monarch._core._native import agent_pid, inspect_agent
     from monarch._core.process.identity import new_uid
 
+    pid = agent_pid(agent)
+    if stopped := pid and why_stopped(pid):
+        # The process cannot answer before another one continues it.
+        return Look(agent, None, stopped, pid)
     try:
         answer = json.loads(inspect_agent(agent, new_uid(), what, timeout))
     except PermissionError:
         return None
     except OSError as e:
-        pid = agent_pid(agent)
         return Look(agent, None, (pid and why_stopped(pid)) or str(e), pid)
     return Look(agent, answer, None, answer["agent_pid"])
 

@@ -11,6 +11,7 @@ import sys
 from monarch._core.actor.place import coroutine_frames
 from monarch._core.call.future import Future
 from monarch._core.observe.held_locks import Locks
+from monarch._core.observe.resources import resources
 from monarch._core.process.current import known_process
 
 TYPE_CHECKING = False
@@ -40,7 +41,7 @@ _WAITING = {_future.get.__code__, _future.__await__.__code__}
 def waits_and_failures(process: LocalProcess) -> dict[str, Any]:
     """What this module finds, as members of the answer with the stacks. Without one of them the stacks are answered all the same."""
     found: dict[str, Any] = {}
-    for name, look in (("waits", waits), ("failures", failures), ("concurrent", concurrent)):
+    for name, look in (("waits", waits), ("failures", failures), ("concurrent", concurrent), ("resources", _resources)):
         try:
             found[name] = look(process)
         except Exception as e:  # the frames and objects of other threads change while they are read
@@ -110,6 +111,10 @@ def failures(process: LocalProcess) -> list[dict[str, Any]]:
                 }
             )
     return found
+
+
+def _resources(_: LocalProcess) -> dict[str, Any]:
+    return resources()
 
 
 def _outward(frame: FrameType | None) -> Iterator[FrameType]:
