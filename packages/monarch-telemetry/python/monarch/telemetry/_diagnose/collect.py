@@ -1,4 +1,4 @@
-"""The present state of a job: two looks into its processes, the limits of this machine, and rows of tables where telemetry runs."""
+"""The present state of a job: two looks into its processes, the limits that they reach, and rows of tables where telemetry runs."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ from monarch.extension import member
 from monarch.extension.inspection import InspectedJob, host_stacks, host_state, inspect_jobs
 from monarch.telemetry._asking import Asking
 from monarch.telemetry._diagnose.inspected import Looked, snapshot
-from monarch.telemetry._diagnose.machine import local_pids, machine_checks, without_answer
+from monarch.telemetry._diagnose.machine import local_pids, without_answer
 from monarch.telemetry._diagnose.processor_time import processor_checks, sampled
+from monarch.telemetry._diagnose.resources import resource_checks
 from monarch.telemetry._diagnose.snapshot import Snapshot
 from monarch.telemetry._diagnose.tables import recorded
 from monarch.telemetry.errors import TelemetryError
@@ -62,7 +63,7 @@ def collected(
         found = snapshot(before, Looked(now.state, now.stacks), time.monotonic() - began)
         passed = time.monotonic() - sampled_at
         checks = processor_checks(found.procs, samples, sampled(samples), passed)
-        found = found._replace(checks=(*machine_checks(found), *checks))
+        found = found._replace(checks=(*resource_checks(found.procs), *checks))
         found = found._replace(sources=_sources(found))
         if now.stacks is None:
             missing.append("stacks of the processes")
@@ -121,5 +122,5 @@ def _sources(found: Snapshot) -> tuple[str, ...]:
     return (
         f"{len(found.procs)} procs and {len(found.actors)} actors of {hosts}",
         f"stacks, waits and queues in two looks {found.seconds:.1f} s apart",
-        f"{len(found.checks)} limits of this machine",
+        f"{len(found.checks)} limits of processes and hosts",
     )

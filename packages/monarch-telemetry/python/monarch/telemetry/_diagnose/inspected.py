@@ -58,7 +58,15 @@ def snapshot(before: Looked, now: Looked, between: float) -> Snapshot:
     # A host counts as silent if it has answered neither look.
     silent = {host.name for host in _hosts(before) if host.error}
     late = [f"host {host.name}: {host.error}" for host in _hosts(now) if host.error and host.state == "joined" and host.name not in silent]
-    hosts = [host if host.name in silent else host._replace(error="") for host in _hosts(now)]
+    of_hosts, of_hosts_before = _host_resources(now), _host_resources(before)
+    hosts = [
+        host._replace(
+            error=host.error if host.name in silent else "",
+            resources=of_hosts.get(host.name, {}),
+            resources_before=of_hosts_before.get(host.name, {}),
+        )
+        for host in _hosts(now)
+    ]
     for host, proc in procs_of(now):
         uid = str(proc["uid"])
         if _is_observer(proc):
@@ -138,6 +146,20 @@ def _hosts(looked: Looked) -> Iterator[Host]:
         )
 
 
+def _host_resources(looked: Looked) -> dict[str, Mapping[str, Any]]:
+    """The resources of the agent of each host, by the name of the host. The first process of an answer is the agent."""
+    found: dict[str, Mapping[str, Any]] = {}
+    for part in _parts(looked.stacks):
+        answer = part["procs"][0]["answer"] if part["procs"] else None
+        found[str(part["host"])] = _resources(answer)
+    return found
+
+
+def _resources(answer: Mapping[str, Any] | None) -> Mapping[str, Any]:
+    found = answer.get("resources") if isinstance(answer, Mapping) else None
+    return cast("Mapping[str, Any]", found) if isinstance(found, Mapping) else {}
+
+
 def _proc(host: str, proc: Mapping[str, Any], answer: Mapping[str, Any] | None, earlier: Mapping[str, Any] | None) -> Proc:
     is_client = proc["name"] == "client"
     name = parse_name(proc["name"])
@@ -160,6 +182,8 @@ def _proc(host: str, proc: Mapping[str, Any], answer: Mapping[str, Any] | None, 
         proc["answer"] is not None,
         threads,
         answer is not None and "without_gil" in answer,
+        _resources(answer),
+        _resources(earlier),
     )
 
 
@@ -176,7 +200,7 @@ def _threads(answer: Mapping[str, Any] | None) -> Iterator[Thread]:
     if "threads" in answer:
         for one in answer["threads"]:
             frames = tuple(Frame(*frame) for frame in one["frames"])
-            yield Thread(int(one["thread"]), str(one["name"] or ""), frames, ran=one.get("ran"))
+            yield Thread(int(one["thread"]), str(one["name"] or ""), frames, ran=one.get("ran"), native=one.get("native"))
         return
     for one in parse_faulthandler(answer.get("text") or ""):
         yield Thread(one.thread_id, one.name or "", tuple(Frame(frame.filename, frame.line, frame.name) for frame in one.frames))

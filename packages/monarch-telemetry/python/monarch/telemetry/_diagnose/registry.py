@@ -12,13 +12,30 @@ from itertools import islice
 from typing import NamedTuple, cast
 
 from monarch.extension import BrokenEntry, entry_names, load_entry
-from monarch.telemetry._diagnose.detectors import deadlock, ends, hosts, imports, limits, locks, queues, unresponsive
+from monarch.telemetry._diagnose.detectors import (
+    clocks,
+    deadlock,
+    disks,
+    ends,
+    hosts,
+    imports,
+    leaks,
+    limits,
+    links,
+    locks,
+    memory,
+    names,
+    queues,
+    unresponsive,
+)
 from monarch.telemetry._diagnose.finding import Detector, Fact, Finding
 from monarch.telemetry._diagnose.wait_graph import WaitGraph
 
 GROUP = "monarch.detector"
 OWN: tuple[Detector, ...] = tuple(
-    one for module in (ends, hosts, unresponsive, deadlock, locks, limits, imports, queues) for one in module.DETECTORS
+    one
+    for module in (ends, hosts, unresponsive, deadlock, locks, memory, limits, disks, names, links, leaks, clocks, imports, queues)
+    for one in module.DETECTORS
 )
 _MOST_TEXT = 200
 # The most findings of a detector, and the most characters of each text of a finding.

@@ -42,6 +42,8 @@ class Thread(NamedTuple):
     frames: tuple[Frame, ...]
     paused: bool = False
     ran: int | None = None
+    # Its number in the kernel, if it is known.
+    native: int | None = None
 
     def place(self) -> Frame | None:
         """The innermost call of the user's own code, else that of an installed package, else of the library; none for the runtime alone."""
@@ -73,6 +75,9 @@ class Proc(NamedTuple):
     answered: bool = True
     threads: tuple[Thread, ...] = ()
     stacks_without_gil: bool = False
+    # Its memory, descriptors, threads, cgroups, file systems and connections, as reported in each look; empty without an answer.
+    resources: Mapping[str, Any] = {}
+    resources_before: Mapping[str, Any] = {}
 
 
 class Actor(NamedTuple):
@@ -153,6 +158,9 @@ class Host(NamedTuple):
     name: str
     state: str = "joined"
     error: str = ""
+    # The resources of its agent in each look: its connections to other hosts, and its clock.
+    resources: Mapping[str, Any] = {}
+    resources_before: Mapping[str, Any] = {}
 
 
 class Check(NamedTuple):
@@ -259,6 +267,11 @@ class Index:
         size = actor.size if actor is not None else self._called[node[1]][2] if node[0] == "proc" and node[1] in self._called else proc.size
         of = f" of {size}" if size > 1 and node[0] != "thread" else ""
         return f"{label}{of} (host {proc.host}, pid {proc.pid})" if self._many_hosts else f"{label}{of} (pid {proc.pid})"
+
+    def of_proc(self, uid: str) -> str:
+        """The full name of a process: that of its actor, if it has exactly one."""
+        actors = [one for one in self.snapshot.actors if one.proc == uid]
+        return self.full(("actor", uid, actors[0].mesh) if len(actors) == 1 else ("proc", uid))
 
 
 def ranked(name: str, rank: int | None, size: int) -> str:

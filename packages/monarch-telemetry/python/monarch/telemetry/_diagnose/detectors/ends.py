@@ -65,7 +65,8 @@ def _loops(ends: Sequence[End]) -> list[tuple[str, list[End]]]:
 
 def _culprit(end: End) -> tuple[object, ...]:
     if end.kind == "host_lost":
-        return (end.kind, end.host or end.detail)
+        # Hosts that were lost together have one cause, such as a network that is cut.
+        return (end.kind,)
     if end.kind == "raised" or end.pid is None:
         return (end.kind, end.actor, end.detail)
     return (end.host, end.pid)
@@ -76,8 +77,13 @@ def _finding(graph: WaitGraph, ends: Sequence[End]) -> Finding:
     first = next((end for end in ends if end.is_actor), ends[0])
     names = sorted({ranked(end.name, end.rank, end.size) for end in ends})
     if first.kind == "host_lost":
-        subject = f"host {first.host or 'of ' + first.name}"
-        sentence = f"{subject} was lost: {first.detail.partition(chr(10))[0] or 'no reason is known'}"
+        why = first.detail.partition(chr(10))[0] or "no reason is known"
+        hosts = sorted({end.host for end in ends if end.host})
+        if len(hosts) > 1:
+            shown = f"{', '.join(hosts[:8])}{', …' * (len(hosts) > 8)}"
+            sentence = f"{len(hosts)} hosts were lost: {shown}: {why}"
+        else:
+            sentence = f"host {first.host or 'of ' + first.name} was lost: {why}"
     else:
         of = f" of {first.size}" if first.size > 1 else ""
         parts = (f"host {first.host}" if first.host else "", f"pid {first.pid}" if first.pid else "")
@@ -86,6 +92,9 @@ def _finding(graph: WaitGraph, ends: Sequence[End]) -> Finding:
     if first.age is not None:
         sentence += f", {seconds(first.age)} ago"
     facts = [Fact(_fact(first), first.source)]
+    if first.kind == "host_lost":
+        reasons = {end.host: end.detail.partition(chr(10))[0][:80] for end in ends if end.host}
+        facts = [Fact(f"host {host}: {reason}", first.source) for host, reason in sorted(reasons.items())[:4]] or facts
     if len(names) > 1:
         facts.append(Fact(f"{len(names)} meshes have failed with it: {', '.join(names[:4])}{', …' * (len(names) > 4)}", first.source))
     if first.output:
