@@ -2,11 +2,22 @@
 
 from __future__ import annotations
 
-from bench.faults import ends, frozen, healthy, loads, machine, waits
+from bench.faults import disks, ends, frozen, healthy, loads, machine, memory, networks, services, waits
 from bench.faults.program import Fault
 
-FAULTS: tuple[Fault, ...] = (*ends.FAULTS, *waits.FAULTS, *frozen.FAULTS, *loads.FAULTS, *machine.FAULTS)
-ALL: tuple[Fault, ...] = (*FAULTS, *healthy.HEALTHY)
+FAULTS: tuple[Fault, ...] = (
+    *ends.FAULTS,
+    *waits.FAULTS,
+    *frozen.FAULTS,
+    *loads.FAULTS,
+    *machine.FAULTS,
+    *memory.FAULTS,
+    *disks.FAULTS,
+    *services.FAULTS,
+)
+# Their jobs are on hosts of their own.
+OF_HOSTS: tuple[Fault, ...] = networks.FAULTS
+ALL: tuple[Fault, ...] = (*FAULTS, *OF_HOSTS, *healthy.HEALTHY)
 
 
 def by_name(name: str) -> Fault:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import resource
 import subprocess
@@ -15,13 +16,18 @@ from monarch.actor import ProcMesh, this_host
 _MIB = 1 << 20
 
 
-def _mounted(size: int) -> Path:
-    """A file system in memory of this size, in a name space of mounts of this process alone."""
+def mounted(*arguments: str, at: Path | None = None) -> Path:
+    """The folder of a new mount with these arguments of `mount`, in a name space of mounts of this process alone."""
     os.unshare(os.CLONE_NEWNS) if hasattr(os, "unshare") else _unshare()
     subprocess.run(["mount", "--make-rprivate", "/"], check=True)
-    folder = Path(tempfile.mkdtemp(prefix="faults-"))
-    subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size}", "faults", folder], check=True)
+    folder = at or Path(tempfile.mkdtemp(prefix="faults-"))
+    subprocess.run(["mount", *arguments, folder], check=True)
     return folder
+
+
+def in_memory(size: int, at: Path | None = None) -> Path:
+    """A file system in memory of this size."""
+    return mounted("-t", "tmpfs", "-o", f"size={size}", "faults", at=at)
 
 
 def _unshare() -> None:
@@ -32,7 +38,17 @@ def _unshare() -> None:
         raise OSError(ctypes.get_errno(), "unshare")
 
 
-def _started(ranks: int) -> ProcMesh:
+def cgroup(controller: str) -> Path:
+    """A new cgroup of a controller. Groups of programs that have ended are removed; the kernel keeps a group with a process in it."""
+    for old in Path(controller).glob("faults-*"):
+        with contextlib.suppress(OSError):
+            old.rmdir()
+    group = Path(controller, f"faults-{os.getpid()}")
+    group.mkdir()
+    return group
+
+
+def started(ranks: int) -> ProcMesh:
     procs = this_host().spawn_procs({"gpus": ranks}, name="workers")
     procs.spawn("trainer", Trainer).pid.call().get()
     return procs
@@ -40,10 +56,10 @@ def _started(ranks: int) -> ProcMesh:
 
 def full_disk() -> None:
     """The temporary folder of the job, on a file system of its own, is full."""
-    folder = _mounted(64 * _MIB)
+    folder = in_memory(64 * _MIB)
     os.environ["TMPDIR"] = str(folder)
     tempfile.tempdir = None
-    procs = _started(2)
+    procs = started(2)
     with open(folder / "checkpoint", "wb") as file:
         try:
             while True:
@@ -57,7 +73,7 @@ def full_disk() -> None:
 
 def descriptors() -> None:
     """A leak of descriptors in the client."""
-    procs = _started(2)
+    procs = started(2)
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (min(512, most), most))
     kept = [os.open(os.devnull, os.O_RDONLY) for _ in range(512 - len(os.listdir("/proc/self/fd")) - 8)]
@@ -70,8 +86,7 @@ def cgroup_limit() -> None:
     procs = this_host().spawn_procs({"gpus": 3}, name="workers")
     trainers = procs.spawn("trainer", Trainer)
     pid = trainers.slice(gpus=1).pid.call_one().get()
-    group = Path(f"/sys/fs/cgroup/cpu/faults-{os.getpid()}")
-    group.mkdir()
+    group = cgroup("/sys/fs/cgroup/cpu")
     (group / "cpu.cfs_period_us").write_text("100000")
     (group / "cpu.cfs_quota_us").write_text("5000")
     (group / "cgroup.procs").write_text(str(pid))

@@ -5,6 +5,7 @@ A fault counts as found on line 1 if the first line has the expected cause. A he
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import signal
@@ -33,8 +34,15 @@ class Row(NamedTuple):
     text: str
 
 
+class Running(NamedTuple):
+    """A program that runs: the pid of its client, and the prefix of a command that runs on the host of the client."""
+
+    pid: int
+    within: tuple[str, ...]
+
+
 @contextmanager
-def running(fault: Fault) -> Iterator[subprocess.Popen[str]]:
+def running(fault: Fault) -> Iterator[Running]:
     """The program, ready."""
     program = [sys.executable, "-m", "bench.faults", fault.name]
     job = subprocess.Popen(program, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
@@ -43,10 +51,11 @@ def running(fault: Fault) -> Iterator[subprocess.Popen[str]]:
         # Output of procs is on stdout too.
         for line in job.stdout:
             if line.startswith(READY):
+                pid, *within = json.loads(line.removeprefix(READY))
                 break
         else:
             raise RuntimeError(f"{fault.name} has ended before its fault was there: code {job.wait()}")
-        yield job
+        yield Running(pid, tuple(within))
     finally:
         _end(job)
 
@@ -66,12 +75,16 @@ def diagnosed(fault: Fault) -> Row:
     """Runs a program, waits until its fault can be seen, and diagnoses it once."""
     with running(fault) as job:
         time.sleep(fault.after)  # sleeps: the time that the fault needs
-        began = time.monotonic()
-        command = [sys.executable, "-c", _COMMAND, "diagnose", str(job.pid)]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=_LATE, check=False, env={**os.environ, "NO_COLOR": "1"})
-        seconds = time.monotonic() - began
-    text = done.stdout + done.stderr
-    return Row(fault.name, _place(fault, done.stdout), seconds, len(done.stdout.encode()), text)
+        return look(fault, job)
+
+
+def look(fault: Fault, job: Running) -> Row:
+    """Diagnoses a program once, by the command."""
+    began = time.monotonic()
+    command = [*job.within, sys.executable, "-c", _COMMAND, "diagnose", str(job.pid)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=_LATE, check=False, env={**os.environ, "NO_COLOR": "1"})
+    seconds = time.monotonic() - began
+    return Row(fault.name, _place(fault, done.stdout), seconds, len(done.stdout.encode()), done.stdout + done.stderr)
 
 
 def _place(fault: Fault, text: str) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 import threading
@@ -31,9 +32,9 @@ class Fault(NamedTuple):
         return not self.needs or (os.geteuid() == 0 and os.path.isdir(self.needs))
 
 
-def ready() -> None:
-    """Reports that the fault is there."""
-    print(READY, os.getpid(), flush=True)
+def ready(client: int | None = None, within: tuple[str, ...] = ()) -> None:
+    """Reports that the fault is there: the pid of the client, and the prefix of a command that runs on its host."""
+    print(READY, json.dumps([client or os.getpid(), *within]), flush=True)
 
 
 def rest(call: Future[Any] | None = None) -> NoReturn:
