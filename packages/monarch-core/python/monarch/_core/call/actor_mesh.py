@@ -16,7 +16,7 @@ from monarch._core.process.current import current_process
 from monarch._core.process.process import PING
 from monarch._core.shape.generic import Generic
 from monarch._core.shape.mesh import MeshTrait
-from monarch._core.shape.shape import Extent, Shape
+from monarch._core.shape.shape import Shape
 from monarch._core.shape.slice import Slice
 
 TYPE_CHECKING = False
@@ -257,10 +257,6 @@ def _loaded_class(info: MeshInfo) -> Any:
 def received_actor_mesh(state: tuple[Any, ...], shape: Shape) -> ActorMesh:
     """A reference that arrived in a message."""
     return ActorMesh(ActorRanks(received_mesh(current_process(), state), shape))
-
-
-def whole_shape(extent: Extent) -> Shape:
-    return Shape(extent.labels, Slice.new_row_major(extent.sizes))
 
 
 def endpoint_of(

@@ -9,7 +9,8 @@ from __future__ import annotations
 from monarch._core._native import Caller
 from monarch._core._native.protocol import CLOSED, DEADLINE, ERROR, FIRST_ERROR, OK, PROC_ENDED, UNDELIVERED
 from monarch._core.call.arguments import check_arguments
-from monarch._core.call.future import Future, new_future, unseen_failure
+from monarch._core.call.future import PENDING, Future, new_future, unseen_failure
+from monarch._core.call.late_call import LateCall
 from monarch._core.process import root_fault
 from monarch._core.process.current import current_process
 from monarch._core.process.mesh_info import view_of
@@ -87,7 +88,7 @@ class CallTarget:
     ) -> Future[Any]:
         """The future of a call: of all actors, or of one rank."""
         cell = self.begin(args, kwargs, mode, rank)
-        return self.failed(cell) if isinstance(cell, BaseException) else new_future(cell, decode)
+        return self.failed(cell) if isinstance(cell, BaseException) else new_future(cell, decode, 0, None, PENDING, self, rank)
 
     def failed(self, error: BaseException) -> Future[Any]:
         """The future of a call that `begin` has refused."""
@@ -156,7 +157,7 @@ class CallTarget:
 
         `rank` is the position of the called actor if it is one of several.
         """
-        base, late = self.ranks.base_ranks(), self.late_ranks(cell, rank)
+        base, late = self.ranks.base_ranks(), self._late_ranks(cell, rank)
         if not late:
             return ""
         shown = ", ".join(map(str, late[:_SHOWN])) + (", ..." if len(late) > _SHOWN else "")
@@ -164,8 +165,13 @@ class CallTarget:
         actors = f"{len(late)} of {len(base)} actors of {name}" if rank is None and len(base) > 1 else f"an actor of {name}"
         return f": {self.title} has no answer from {actors}: rank{'s' if len(late) > 1 else ''} {shown}"
 
-    def late_ranks(self, cell: PendingCall, rank: int | None) -> list[int]:
-        """The ranks of the spawn that have not answered. `rank` is that of `unanswered`."""
+    def late(self, cell: PendingCall, rank: int | None) -> LateCall:
+        """The call, with the actors that have not answered. `rank` is that of `unanswered`."""
+        info, late = self.ranks.info, self._late_ranks(cell, rank)
+        return LateCall(self.name, info.name, info.mailbox, len(self.ranks.base_ranks()), [(one, info.procs[one]) for one in late])
+
+    def _late_ranks(self, cell: PendingCall, rank: int | None) -> list[int]:
+        """The ranks of the spawn that have not answered."""
         base, positions = self.ranks.base_ranks(), current_process().native.unanswered(cell.slot)
         return [base[i] for i in positions] if rank is None else [base[rank] for _ in positions[:1]]
 

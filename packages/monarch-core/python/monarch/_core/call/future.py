@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from weakref import WeakKeyDictionary
 
     from monarch._core._native import PendingCall
-    from monarch._core.call.call_target import CallTarget
+    from monarch._core.call.late_call import Called
     from monarch._core.errors.errors import MonarchError
 
     R = TypeVar("R")
@@ -87,10 +87,10 @@ def running_loop() -> Any:
 class Wait:
     """The wait for a future: the pending call and the index of the answer in it; None without one. `wait(None)` gives no warning.
 
-    `called` is the target of an endpoint's call, and the position of the called actor if it is one of several.
+    `called` is the target of an endpoint's call, and `rank` the position of the called actor if it is one of several.
     """
 
-    __slots__ = ("call", "called", "done", "index", "wait")
+    __slots__ = ("call", "called", "done", "index", "rank", "wait")
 
     def __init__(
         self,
@@ -98,12 +98,14 @@ class Wait:
         index: int,
         done: Callable[[], bool],
         wait: Callable[[float | None], bool],
-        called: tuple[CallTarget, int | None] | None,
+        called: Called | None,
+        rank: int | None,
     ) -> None:
         self.call = call
         self.called = called
         self.index = index
         self.done = done
+        self.rank = rank
         self.wait = wait
 
 
@@ -133,10 +135,12 @@ class Future(Generic[R]):
     ```
     """
 
-    __slots__ = ("__weakref__", "_cell", "_decode", "_index", "_result", "_state")
+    __slots__ = ("__weakref__", "_called", "_cell", "_decode", "_index", "_rank", "_result", "_state")
+    _called: Called | None
     _cell: Any
     _decode: Any
     _index: int
+    _rank: int | None
     _result: Any
     _state: int
 
@@ -145,7 +149,7 @@ class Future(Generic[R]):
 
     @property
     def __core__(self) -> Wait:
-        return Wait(self._cell, self._index, self._done, self._wait, self._called())
+        return Wait(self._cell, self._index, self._done, self._wait, self._called, self._rank)
 
     def _finish(self) -> None:
         """Decodes the answer, which has arrived."""
@@ -203,15 +207,9 @@ class Future(Generic[R]):
 
     def _late(self, timeout: float | None) -> str:
         """The text of a `TimeoutError`. The future of a call has the endpoint and the late ranks."""
-        called, cell = self._called(), self._cell
-        late = "" if called is None or cell is None else called[0].unanswered(cell, called[1])
+        called, cell = self._called, self._cell
+        late = "" if called is None or cell is None else called.unanswered(cell, self._rank)
         return f"no result after {timeout} s{late}"
-
-    def _called(self) -> tuple[CallTarget, int | None] | None:
-        """The target of a call, whose method the decoder is, and the position of the called actor if it is one of several."""
-        decode = self._decode
-        target: Any = getattr(getattr(decode, "func", decode), "__self__", None)
-        return (target, getattr(decode, "keywords", {}).get("rank")) if hasattr(target, "late_ranks") else None
 
     def get(self, timeout: float | None = None) -> R:
         """Blocks until the result is there.
@@ -370,11 +368,20 @@ class _Operation(Future[Any] if TYPE_CHECKING else Future):
     __slots__ = ()
 
     def __init__(
-        self, cell: PendingCall | None, decode: Callable[[Any], Any], index: int = 0, result: Any = None, state: int = PENDING
+        self,
+        cell: PendingCall | None,
+        decode: Callable[[Any], Any],
+        index: int = 0,
+        result: Any = None,
+        state: int = PENDING,
+        called: Called | None = None,
+        rank: int | None = None,
     ) -> None:
+        self._called = called
         self._cell = cell
         self._decode = decode
         self._index = index
+        self._rank = rank
         self._result = result
         self._state = state
 

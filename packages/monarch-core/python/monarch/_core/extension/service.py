@@ -6,7 +6,7 @@ import marshal
 from time import monotonic
 
 from monarch._core.call.actor import actor_class
-from monarch._core.call.actor_mesh import ActorMesh, check_names, whole_shape
+from monarch._core.call.actor_mesh import ActorMesh, check_names
 from monarch._core.call.actor_ranks import ActorRanks
 from monarch._core.call.arguments import check_arguments
 from monarch._core.call.received_mesh import mark_ended, reach
@@ -23,6 +23,7 @@ from monarch._core.pickle.actor_class import dumps_class
 from monarch._core.process.current import current_process, refuse_in_child, simulated_process
 from monarch._core.process.identity import new_uid
 from monarch._core.process.mesh_info import MeshInfo
+from monarch._core.shape.shape import whole_shape
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

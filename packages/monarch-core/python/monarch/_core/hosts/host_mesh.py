@@ -20,7 +20,7 @@ from monarch._core.process.loaded import loaded_module
 from monarch._core.process.process import AGGREGATE, LOG_LEVEL, LocalProcess
 from monarch._core.process.provided import provided
 from monarch._core.shape.mesh import MeshTrait
-from monarch._core.shape.shape import Point, Region, Shape
+from monarch._core.shape.shape import Point, Region, Shape, whole_shape
 from monarch._core.shape.slice import Slice
 
 TYPE_CHECKING = False
@@ -334,7 +334,6 @@ class ProcMesh(MeshTrait):
         return new_future(cell, self._initialized_result)
 
     def _initialized_result(self, cell: PendingCall) -> Literal[True]:
-        from monarch._core.call.actor_mesh import whole_shape
         from monarch._core.call.expired import expired
         from monarch._core.hosts.readiness import ready_error
 

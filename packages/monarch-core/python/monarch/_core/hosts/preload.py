@@ -8,10 +8,8 @@ from monarch._core.process.current import simulated_process
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping, Sequence
+    from collections.abc import Callable, Collection, Mapping, Sequence
     from typing import Any
-
-    from monarch._core.hosts.host_mesh import HostMesh
 
 
 class Preload:
@@ -45,10 +43,10 @@ class Preload:
         return f"Preload({self.modules!r})"
 
 
-def wanted_modules(given: Sequence[str] | Preload | None, hosts: HostMesh, has_command: bool) -> Preload | list[str]:
+def wanted_modules(given: Sequence[str] | Preload | None, of_hosts: Callable[[], list[str]], has_command: bool) -> Preload | list[str]:
     """The checked modules of a spawn, by default those of the hosts.
 
-    `has_command`: a command starts the procs, which no interpreter with modules can replace.
+    `of_hosts` gives the modules of the hosts. `has_command`: a command starts the procs, which no interpreter with modules can replace.
     """
     if isinstance(given, Preload):
         modules: Preload | list[str] = given
@@ -57,7 +55,7 @@ def wanted_modules(given: Sequence[str] | Preload | None, hosts: HostMesh, has_c
         if modules and has_command:
             raise ValueError(f"preload={modules!r}: bootstrap_command starts another program, which imports its modules itself")
     else:
-        modules = [] if has_command else hosts.preload
+        modules = [] if has_command else of_hosts()
     here = simulated_process()
     return [] if here is not None and here.execution.world is not None else modules
 

@@ -10,7 +10,7 @@ import marshal
 
 from monarch._core._native.protocol import NO_ANSWER
 from monarch._core.call.actor import actor_class
-from monarch._core.call.actor_mesh import ActorMesh, check_names, whole_shape
+from monarch._core.call.actor_mesh import ActorMesh, check_names
 from monarch._core.call.actor_ranks import ActorRanks
 from monarch._core.call.arguments import check_arguments
 from monarch._core.call.owner import spawning_owner
@@ -20,7 +20,7 @@ from monarch._core.process.current import current_process
 from monarch._core.process.identity import checked_name, new_uid
 from monarch._core.process.loaded import loaded_module
 from monarch._core.process.mesh_info import MeshInfo
-from monarch._core.shape.shape import Extent, Shape
+from monarch._core.shape.shape import Extent, Shape, whole_shape
 from monarch._core.shape.slice import Slice
 
 TYPE_CHECKING = False

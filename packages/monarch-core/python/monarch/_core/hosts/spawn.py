@@ -7,7 +7,6 @@ import os
 import sys
 
 from monarch._core._native.protocol import FIRST_ERROR, GATHER
-from monarch._core.call.actor_mesh import whole_shape
 from monarch._core.call.owner import spawning_owner
 from monarch._core.call.received_mesh import reach
 from monarch._core.call.runs import each_of
@@ -24,7 +23,7 @@ from monarch._core.process.loaded import loaded_module
 from monarch._core.process.log_directory import directory_below, log_root, output_file
 from monarch._core.process.mesh_info import MeshInfo
 from monarch._core.process.runtime_log import procs_spawned
-from monarch._core.shape.shape import Point
+from monarch._core.shape.shape import Point, whole_shape
 from monarch._core.supervise.supervision import OwnedMesh
 
 TYPE_CHECKING = False
@@ -56,7 +55,7 @@ def spawn_procs(
 ) -> ProcMesh:
     """Spawns the processes. `replica`: the index among meshes like this one, for the rank prefixes of output lines."""
     checked_name(name)
-    modules = wanted_modules(preload, mesh, bootstrap_command is not None)
+    modules = wanted_modules(preload, lambda: mesh.preload, bootstrap_command is not None)
     hosts = mesh.__core__
     extent = host_extent(hosts, per_host)
     each = 1

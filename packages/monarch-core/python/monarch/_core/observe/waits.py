@@ -138,22 +138,19 @@ def _wait(frames: Iterable[FrameType]) -> dict[str, Any] | None:
 def _call(future: Future[Any], timeout: float | None) -> dict[str, Any] | None:
     """The call of a future, and the ranks without an answer; None for one without a call, or with its answer."""
     wait = future.__core__
-    process, called = known_process(), wait.called
-    if process is None or called is None or wait.call is None:
+    if known_process() is None or wait.called is None or wait.call is None:
         return None
-    target, rank = called
-    late = target.late_ranks(wait.call, rank)
-    info = target.ranks.info
-    if not late:
+    late = wait.called.late(wait.call, wait.rank)
+    if not late.ranks:
         return None
     return {
         "call": wait.call.slot,
-        "endpoint": target.name,
-        "name": info.name,
-        "mesh": f"{info.mailbox:016x}",
-        "size": len(target.ranks.base_ranks()),
-        "late": len(late),
-        "ranks": [[rank, f"{info.procs[rank]:016x}"] for rank in late[:_MOST_RANKS]],
+        "endpoint": late.endpoint,
+        "name": late.mesh,
+        "mesh": f"{late.mailbox:016x}",
+        "size": late.size,
+        "late": len(late.ranks),
+        "ranks": [[rank, f"{proc:016x}"] for rank, proc in late.ranks[:_MOST_RANKS]],
         "timeout": timeout,
     }
 

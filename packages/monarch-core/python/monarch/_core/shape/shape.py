@@ -469,3 +469,8 @@ def _decode_extent(data: bytes) -> Extent:
     if at != len(data) or len(sizes) != count:
         raise ValueError(f"malformed extent: {count} dimensions in {len(data)} bytes")
     return Extent(labels, sizes)
+
+
+def whole_shape(extent: Extent) -> Shape:
+    """All of an extent, row-major."""
+    return Shape(extent.labels, Slice.new_row_major(extent.sizes))

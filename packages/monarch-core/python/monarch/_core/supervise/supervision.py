@@ -20,6 +20,7 @@ from monarch._core.process.process import WATCH_STOP
 from monarch._core.process.request_fields import MalformedRequest, fields
 from monarch._core.process.root_fault import root_failed
 from monarch._core.process.runtime_log import WARN, failure_event
+from monarch._core.shape.shape import whole_shape
 
 # Seconds that a cancelled coroutine may take to end.
 CANCEL_TIME = 2.0
@@ -155,7 +156,6 @@ class OwnedMesh:
         return self._begun(cell, self._procs_stopped)
 
     def _check_deadline(self, cell: PendingCall, ranks: list[int]) -> None:
-        from monarch._core.call.actor_mesh import whole_shape
         from monarch._core.call.expired import expired
 
         error = expired(cell, f"{self.info.name}.stop()", self.info, whole_shape(self.info.extent), ranks)
