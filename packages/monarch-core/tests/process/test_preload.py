@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import random
 import resource
 import signal
 import sys
@@ -54,10 +55,10 @@ class Probe(Actor):
         }
 
     @endpoint
-    def draw(self) -> float:
-        import random
-
-        return random.random()
+    def draw(self, module: str = "random", generator: str = "random") -> float:
+        """A number of `module.random()`, or of a generator in a module."""
+        found = getattr(sys.modules[module], generator)
+        return found() if module == "random" else found.random()
 
 
 @pytest.fixture
@@ -115,6 +116,14 @@ def test_random_states_differ(folder: Path):
     name = write(folder, "preload_random", "import random")
     with probes(3, preload=[name]) as mesh:
         assert len(set(mesh.draw.call().get().values())) == 3
+
+
+def test_generators_are_those_of_fresh_interpreters(folder: Path):
+    name = write(folder, "preload_generators", "import random\nOWN = random.Random()\nOWN.random()\nSEEDED = random.Random(5)")
+    with probes(3, preload=[name]) as mesh:
+        assert mesh.has.call(name).get().values() == [True] * 3
+        assert len(set(mesh.draw.call(name, "OWN").get().values())) == 3
+        assert mesh.draw.call(name, "SEEDED").get().values() == [random.Random(5).random()] * 3
 
 
 def test_changed_code_is_imported_again(folder: Path):
@@ -187,7 +196,7 @@ UNCARRIED = {
     "blocked": ("import signal\nsignal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR1])", "changes the blocked signals"),
     "collector": ("import gc\ngc.disable()", "changes the state of the garbage collector"),
     "path": ("import sys\nsys.path.insert(0, '/nowhere')", "changes the begin of the import path"),
-    "generator": ("import random\nKEPT = random.Random()", "has a random generator of its own"),
+    "generator": ("import numpy.random\nKEPT = numpy.random.default_rng()", "has a random generator of NumPy"),
 }
 
 

@@ -23,6 +23,7 @@ from monarch._core.process.post_import import cancel, when_imported
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, Self
+    from weakref import ref
 
 # Seconds for the handlers of a fork.
 _FORK_TIMEOUT = 10.0
@@ -68,6 +69,7 @@ class ImportCheck:
         self._settings: dict[str, Any] = {}
         self._environment: dict[str, str] = {}
         self._generators: set[int] = set()
+        self._seeds = _Seeds()
         # Changes that modules have made for the whole process: variables of the environment, and folders at the end of the import path.
         self._changes: dict[str, str | None] = {}
         self._added: list[str] = []
@@ -78,6 +80,7 @@ class ImportCheck:
         self._handlers = _handlers()
         for name in _RANDOM:
             self._note_random(name)
+        when_imported("random", self._seeds.record)
         os.register_at_fork(after_in_parent=self._count_fork)
         for fd, name in ((1, "stdout"), (2, "stderr")):
             self._streams.append(os.dup(fd))
@@ -108,6 +111,7 @@ class ImportCheck:
         self._changes = {name: after.get(name) for name in {*before, *after} if before.get(name) != after.get(name)}
         for name in _RANDOM:
             cancel(name)
+        self._seeds.end()
 
     def import_one(self, name: str) -> None:
         """Imports a module; `Uncarried` if a fork could not carry what it leaves."""
@@ -199,7 +203,8 @@ class ImportCheck:
         for name, state in self._random.items():
             if _state_of(name) != state:
                 return f"uses or seeds the random state of {name.partition('.')[0]}"
-        return "has a random generator of its own" if _generators() - self._generators else ""
+        unknown = _generators() - self._generators - self._seeds.known()
+        return "has a random generator of NumPy, or one with a `seed` of its own" if unknown else ""
 
     def _left_settings(self) -> str:
         for name, value in _settings().items():
@@ -271,6 +276,7 @@ class ImportCheck:
             view = memoryview(text)
             while view:
                 view = view[os.write(fd, view) :]
+        self._seeds.seed_again()
         numpy = sys.modules.get("numpy.random")
         if numpy is not None:
             numpy.seed()
@@ -395,6 +401,46 @@ def _generators() -> set[int]:
         shared.append(numpy.random_sample.__self__)
     found = [one for one in gc.get_objects() if issubclass(type(one), tuple(kinds)) and not issubclass(type(one), random.SystemRandom)]
     return {id(one) for one in found} - {id(one) for one in shared}
+
+
+class _Seeds:
+    """How modules have seeded their objects of `random.Random`.
+
+    A generator that the operating system has seeded is seeded again in each forked process. One with a seed of the module goes on from its
+    state, which a fresh interpreter has too.
+    """
+
+    def __init__(self) -> None:
+        self._random: Any = None
+        self._seed: Any = None
+        self._found: dict[int, tuple[ref[Any], bool]] = {}
+
+    def record(self, random: Any) -> None:
+        """Records the generators that are seeded from now on; `random` is the module."""
+        from weakref import ref
+
+        known, seed = self._found, random.Random.seed
+
+        def recorded(generator: Any, a: Any = None, version: int = 2) -> None:
+            seed(generator, a, version)
+            known[id(generator)] = ref(generator), a is None
+
+        self._random, self._seed = random, seed
+        random.Random.seed = recorded
+
+    def end(self) -> None:
+        if self._random is not None:
+            self._random.Random.seed = self._seed
+
+    def known(self) -> set[int]:
+        """The generators, by address."""
+        return {number for number, (generator, _) in self._found.items() if generator() is not None}
+
+    def seed_again(self) -> None:
+        for generator, is_systems in self._found.values():
+            found = generator()
+            if found is not None and is_systems:
+                found.seed()
 
 
 def _state_of(name: str) -> Any:
