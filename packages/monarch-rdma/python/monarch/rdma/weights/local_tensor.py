@@ -5,10 +5,12 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
+import numpy as np
+
 from monarch.rdma._transfer.memory import device_of, is_tensor
 from monarch.rdma.weights.box import Box
 from monarch.rdma.weights.sharding import Part, is_dtensor, parts_of
-from monarch.rdma.weights.table import Block, Table, Tensor
+from monarch.rdma.weights.table import Table, padded
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -55,11 +57,13 @@ def _local_tensor(name: str, value: Any) -> LocalTensor:
         whole, parts, data = tuple(data.shape), parts_of(data), data.to_local()
     else:
         shape: tuple[int, ...] = tuple(getattr(data, "shape", ()))
-        box = box or Box((0,) * len(shape), shape, shape)
-        if box.shape != shape:
+        if box is None:
+            whole, parts = shape, [Part(_zeros(len(shape)), _zeros(len(shape)), shape)]
+        elif box.shape == shape:
+            whole, parts = box.global_shape, [Part(box.offset, _zeros(len(shape)), shape)]
+        else:
             raise ValueError(f"its shape is {shape}, and that of its Box {box.shape}")
-        whole, parts = box.global_shape, [Part(box.offset, (0,) * len(shape), shape)]
-    found = tuple(part for part in parts if 0 not in part.shape)
+    found = tuple([part for part in parts if 0 not in part.shape])
     if is_tensor(data):
         item: int = data.element_size()
         device = device_of(data) if found else None
@@ -73,6 +77,11 @@ def _local_tensor(name: str, value: Any) -> LocalTensor:
         raise TypeError(f"an array of dtype {data.dtype} cannot be sent: expected numbers in the byte order of the machine")
     address, readonly = interface["data"]
     return LocalTensor(name, _name(data.dtype), data.dtype.itemsize, data.shape, data.strides, address, readonly, None, data, whole, found)
+
+
+@lru_cache(64)
+def _zeros(count: int) -> tuple[int, ...]:
+    return (0,) * count
 
 
 @lru_cache(64)
@@ -93,10 +102,22 @@ def _split(value: Any) -> tuple[Box | None, Any]:
 
 def table_of(tensors: Sequence[LocalTensor]) -> Table:
     """The boxes of the tensors; the first byte of a block is its address, and all are of one region."""
-    rows = [Tensor(tensor.name, tensor.dtype, tensor.itemsize, tensor.whole) for tensor in tensors]
-    blocks: list[Block] = []
-    for i, tensor in enumerate(tensors):
-        for low, local, shape in tensor.parts:
-            start = tensor.address + sum(map(int.__mul__, local, tensor.strides))
-            blocks.append(Block(i, low, shape, 0, start, tensor.strides))
-    return Table.of(rows, blocks)
+    width = max([1, *(len(tensor.whole) for tensor in tensors)])
+    parts = [part for tensor in tensors for part in tensor.parts]
+    count = np.array([len(tensor.parts) for tensor in tensors], np.int64)
+    number = np.repeat(np.arange(len(tensors)), count)
+    strides = padded([tensor.strides for tensor in tensors], width, 0)[number]
+    address = np.array([tensor.address for tensor in tensors], np.int64)[number]
+    return Table(
+        tuple([tensor.name for tensor in tensors]),
+        tuple([tensor.dtype for tensor in tensors]),
+        np.array([tensor.itemsize for tensor in tensors], np.int64),
+        np.array([len(tensor.whole) for tensor in tensors], np.int64),
+        padded([tensor.whole for tensor in tensors], width, 1),
+        number,
+        np.zeros(len(parts), np.int64),
+        address + (padded([part.local for part in parts], width, 0) * strides).sum(axis=1),
+        padded([part.low for part in parts], width, 0),
+        padded([part.shape for part in parts], width, 1),
+        strides,
+    )

@@ -7,7 +7,6 @@ global tensor, as with strided shards. The columns of dimensions are padded in f
 from __future__ import annotations
 
 import json
-from itertools import chain
 from struct import Struct
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -25,26 +24,6 @@ if TYPE_CHECKING:
 _HEAD = Struct("<IQQQ")
 
 
-class Block(NamedTuple):
-    """One row: a box of a tensor, by number, and its memory: region, first byte, and strides in bytes."""
-
-    tensor: int
-    low: tuple[int, ...]
-    shape: tuple[int, ...]
-    region: int
-    start: int
-    strides: tuple[int, ...]
-
-
-class Tensor(NamedTuple):
-    """A global tensor; `dtype` is its name in PyTorch, which is that of NumPy where both have it."""
-
-    name: str
-    dtype: str
-    itemsize: int
-    shape: tuple[int, ...]
-
-
 class Table(NamedTuple):
     """The tensors of a process, in columns of `T` rows, and its blocks, in columns of `N` rows; `D` is the padded number of dimensions."""
 
@@ -59,23 +38,6 @@ class Table(NamedTuple):
     low: Numbers  # N, D
     shape: Numbers  # N, D
     strides: Numbers  # N, D
-
-    @staticmethod
-    def of(tensors: Sequence[Tensor], blocks: Sequence[Block]) -> Table:
-        width = max([1, *(len(tensor.shape) for tensor in tensors)])
-        return Table(
-            tuple(tensor.name for tensor in tensors),
-            tuple(tensor.dtype for tensor in tensors),
-            _column([tensor.itemsize for tensor in tensors]),
-            _column([len(tensor.shape) for tensor in tensors]),
-            _padded([tensor.shape for tensor in tensors], width, 1),
-            _column([block.tensor for block in blocks]),
-            _column([block.region for block in blocks]),
-            _column([block.start for block in blocks]),
-            _padded([block.low for block in blocks], width, 0),
-            _padded([block.shape for block in blocks], width, 1),
-            _padded([block.strides for block in blocks], width, 0),
-        )
 
     @property
     def width(self) -> int:
@@ -122,11 +84,12 @@ class Table(NamedTuple):
             raise RDMAAccessError(f"malformed table of weights: {e}") from None
 
 
-def _column(values: Sequence[int]) -> Numbers:
-    return np.array(values, np.int64)
-
-
-def _padded(rows: Sequence[tuple[int, ...]], width: int, value: int) -> Numbers:
-    fronts = [(value,) * (width - dims) for dims in range(width + 1)]
-    numbers = chain.from_iterable(chain(fronts[len(row)], row) for row in rows)
-    return np.fromiter(numbers, np.int64, len(rows) * width).reshape(len(rows), width)
+def padded(rows: Sequence[tuple[int, ...]], width: int, value: int) -> Numbers:
+    """The rows as a column, with this value in front of those that are shorter."""
+    lengths = np.fromiter(map(len, rows), np.int64, len(rows))
+    found = np.full((len(rows), width), value, np.int64)
+    # An array of equal rows takes a tenth of the time of an iterator over all numbers.
+    for length in set(lengths.tolist()) - {0}:
+        which = np.flatnonzero(lengths == length)
+        found[which, width - length :] = np.array([rows[i] for i in which.tolist()], np.int64)
+    return found
