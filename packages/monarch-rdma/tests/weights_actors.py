@@ -15,7 +15,6 @@ from monarch.rdma import RDMAError
 from monarch.rdma.weights import Box, Weights, published
 from monarch.rdma.weights.words import WRITING, word
 
-# Enough rows for strided copies from mapped memory.
 ROWS, COLUMNS = 48, 8
 
 

@@ -12,7 +12,11 @@ from other_hosts import other_hosts
 from weights_actors import COLUMNS, Generator, ReadyTrainer, Trainer, whole
 
 from monarch.actor import Channel, this_host
+from monarch.rdma import RDMAAccessError, RDMABuffer
+from monarch.rdma._transfer.operation import READ
 from monarch.rdma.weights import Box, Weights
+from monarch.rdma.weights.operations import plan_of
+from monarch.rdma.weights.planner import find_runs
 
 
 def meshes(trainers=2, generators=2, hosts=None):
@@ -431,3 +435,24 @@ def test_arguments_that_publish_refuses():
             Weights.publish("once", {})
         assert repr(source) == "<Source of weights 'once', version 0>"
     Weights.publish("once", {}).close()
+
+
+@pytest.mark.parametrize("start", [0, 1, -4, 1 << 40, 1 << 62])
+def test_box_outside_of_its_memory_is_refused(start):
+    memory, into = np.arange(64, dtype=np.int16), np.zeros(32, np.int16)
+    # The second of two columns, as a source states it that may be wrong.
+    extent, itemsize = np.array([[32, 1]]), np.array([2])
+    there = np.array([2 + start]), np.array([[4, 2]])
+    here = np.array([into.ctypes.data]), np.array([[2, 2]])
+    buffer = RDMABuffer(memory, readonly=True)
+
+    def read():
+        plan_of(READ, [(buffer, find_runs(extent, itemsize, there, here))], None, into).submit().get()
+
+    if start:
+        with pytest.raises(RDMAAccessError):
+            read()
+        assert not into.any()
+    else:
+        read()
+        assert (into == memory[1::2]).all()

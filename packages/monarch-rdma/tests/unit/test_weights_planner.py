@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 from monarch.rdma import RDMAAccessError
 from monarch.rdma.weights import Box, LayoutError
 from monarch.rdma.weights.local_tensor import local_tensors, table_of
-from monarch.rdma.weights.mapped import Strided, short_runs
-from monarch.rdma.weights.planner import Source, by_group, find_pieces, find_runs, merged
+from monarch.rdma.weights.planner import Source, by_group, find_pieces, find_runs, flattened, merged
 from monarch.rdma.weights.sharding import Cut, parts, ranges
 from monarch.rdma.weights.table import Table
 
@@ -44,23 +43,24 @@ def copied(target, pieces, staged):
         runs = merged(
             find_runs(pieces.extent, pieces.itemsize, (pieces.start, pieces.strides), (pieces.local, pieces.local_strides)), pieces.source
         )
-        _move(runs.there, runs.here, runs.nbytes)
+        _move(runs)
         return runs
     memory = np.zeros(max(pieces.staging, 1), np.uint8)
     base = memory.ctypes.data
     dense = pieces.dense + base
     fetch = merged(find_runs(pieces.extent, pieces.itemsize, (pieces.start, pieces.strides), (dense, pieces.dense_strides)), pieces.source)
     for _, runs in by_group(fetch, pieces.source):
-        _move(runs.there, runs.here, runs.nbytes)
+        _move(runs)
     commit = find_runs(pieces.extent, pieces.itemsize, (dense, pieces.dense_strides), (pieces.local, pieces.local_strides))
-    _move(commit.there, commit.here, commit.nbytes)
+    _move(commit)
     return fetch
 
 
-def _move(there, here, nbytes):
+def _move(runs):
     import ctypes
 
-    for a, b, n in zip(there.tolist(), here.tolist(), nbytes.tolist(), strict=True):
+    runs = flattened(runs)
+    for a, b, n in zip(runs.there.tolist(), runs.here.tolist(), runs.nbytes.tolist(), strict=True):
         ctypes.memmove(b, a, n)
 
 
@@ -195,7 +195,7 @@ def test_columns_of_rows_are_runs():
     target = table_of(local_tensors({"w": (into, Box((0, 4), (8, 2), (8, 8)))}))
     pieces = find_pieces(target, sources_of(rows(whole, 4)))
     runs = copied(target, pieces, False)
-    assert (into == whole[:, 4:6]).all() and runs.nbytes.tolist() == [4] * 8 and pieces.nbytes == into.nbytes
+    assert (into == whole[:, 4:6]).all() and flattened(runs).nbytes.tolist() == [4] * 8 and pieces.nbytes == into.nbytes
 
 
 def test_views_with_strides():
@@ -284,20 +284,57 @@ def test_tables_travel_as_bytes():
             Table.unpacked(body)
 
 
-def test_box_outside_of_its_memory_is_refused():
-    whole = np.arange(64, dtype=np.int16).reshape(32, 2)
-    into = np.zeros((32, 1), np.int16)
-    target = table_of(local_tensors({"w": (into, Box((0, 1), (32, 1), (32, 2)))}))
-    [source] = sources_of([{"w": whole}])
-    staging, memory = memoryview(bytearray(64)), memoryview(bytearray(whole.tobytes()))
-    for start, refused in ((0, False), (1, True), (-4, True), (1 << 60, True)):
-        table = source.table._replace(start=np.array([start]))
-        pieces = find_pieces(target, [source._replace(table=table)])
-        runs = find_runs(pieces.extent, pieces.itemsize, (pieces.start, pieces.strides), (pieces.dense, pieces.dense_strides))
-        assert short_runs(pieces, runs).all()
-        if refused:
-            with pytest.raises(RDMAAccessError, match="a box is not within its memory"):
-                Strided(memory, staging, pieces, np.arange(1))
-        else:
-            Strided(memory, staging, pieces, np.arange(1)).run()
-            assert np.frombuffer(staging, np.int16).tolist() == whole[:, 1].tolist()
+def layout_of(array, base):
+    """First byte and strides of one box, as the planner has them."""
+    address = array.__array_interface__["data"][0]
+    return np.array([address - base]), np.array([array.strides], np.int64).reshape(1, array.ndim)
+
+
+def check_runs(there, here):
+    """The runs between two views of the same shape copy item by item; returns them."""
+    extent, itemsize = np.array([there.shape], np.int64), np.array([there.itemsize])
+    runs = find_runs(extent, itemsize, layout_of(there, 0), layout_of(here, 0))
+    assert (runs.there_step >= 0).all() and (runs.count >= 1).all() and runs.size() == here.nbytes
+    inner = np.where(runs.count[:, 1] > 1, runs.there_step[:, 1], runs.nbytes)
+    assert (inner >= runs.nbytes).all()
+    _move(runs)
+    assert (here == there).all()
+    return runs
+
+
+@given(st.data())
+def test_runs_of_any_views(data):
+    shape = data.draw(st.lists(st.integers(1, 4), min_size=1, max_size=4))
+    views = []
+    for _ in range(2):
+        order = data.draw(st.permutations(range(len(shape))))
+        steps = [data.draw(st.sampled_from([1, 1, 2, -1])) for _ in shape]
+        memory = np.zeros([shape[i] * abs(steps[i]) for i in order], np.int16)
+        views.append(memory.transpose(np.argsort(order))[tuple(slice(None, None, step) for step in steps)])
+    there, here = views
+    there[...] = np.arange(there.size).reshape(shape)
+    check_runs(there, here)
+
+
+def test_columns_are_one_strided_row():
+    there = np.arange(64, dtype=np.int16).reshape(8, 8)[:, 2:5]
+    runs = check_runs(there, np.zeros((8, 3), np.int16))
+    assert runs.rows()[:, 2:].tolist() == [[6, 1, 0, 0, 8, 16, 6]]
+
+
+def test_blocks_collapse_to_two_dimensions():
+    whole = np.arange(4 * 3 * 5 * 6, dtype=np.int32).reshape(4, 3, 5, 6)
+    runs = check_runs(whole[:, :, 1:3, :4], np.zeros((4, 3, 2, 4), np.int32))
+    assert runs.nbytes.tolist() == [16] and runs.count.tolist() == [[12, 2]]
+
+
+def test_third_dimension_is_rows():
+    whole = np.arange(4 * 5 * 6 * 7, dtype=np.int32).reshape(4, 5, 6, 7)
+    runs = check_runs(whole[:, :3, :2, :4], np.zeros((4, 3, 2, 4), np.int32))
+    assert runs.count.tolist() == [[3, 2]] * 4
+
+
+def test_expanded_source_is_rows():
+    there = np.broadcast_to(np.arange(3, dtype=np.int64)[:, None], (3, 4))
+    runs = check_runs(there, np.zeros((3, 4), np.int64))
+    assert runs.count.tolist() == [[1, 1]] * 12

@@ -10,9 +10,11 @@ use crate::bulk::Bulk;
 use crate::connection::{Connection, Hazard, STAGES, View};
 use crate::copy;
 use crate::failure::{Failure, Kind, Outcome, Path};
-use crate::frames::{Id, Reply, Request};
+use crate::frames::{Id, MOST_PARTS, Reply, Request};
+use crate::grid::Grid;
 use crate::registry::{Pin, compare_swap, fetch_add};
 use crate::remote::{Piece, RemoteOwner};
+use crate::spans::{Span, Spans};
 use crate::sys;
 
 /// More attempts than rings are kept, so at least one of them uses a new ring.
@@ -51,17 +53,6 @@ pub enum Target {
     Peer(PeerMemory),
     /// Memory of a process of another host.
     Remote(Arc<RemoteOwner>),
-}
-
-/// A copy between local memory and a buffer; a write goes from local memory to the buffer.
-#[derive(Clone, Copy)]
-pub struct Span {
-    pub write: bool,
-    /// The address of the local memory.
-    pub local: usize,
-    /// The offset in the buffer.
-    pub offset: u64,
-    pub len: usize,
 }
 
 /// Keeps a buffer in place while bytes move.
@@ -229,6 +220,14 @@ impl Buffer {
         }
     }
 
+    /// Fails if the runs of this grid may not be read, or written.
+    pub fn admit_grid(&self, offset: u64, grid: &Grid, write: bool) -> Outcome<()> {
+        let Some(span) = grid.span() else {
+            return Err(Failure::new(Kind::Access, format!("the runs of a strided copy from {offset} overlap, or there are none")));
+        };
+        self.admit(offset, span, write)
+    }
+
     /// Fails if these bytes may not be read, or written.
     pub fn admit(&self, offset: u64, len: u64, write: bool) -> Outcome<()> {
         if offset.checked_add(len).is_none_or(|end| end > self.size) {
@@ -265,33 +264,57 @@ impl Buffer {
         }
     }
 
-    /// Copies bytes of a buffer that is held. `moved` receives their number as they move.
+    /// Copies bytes of a buffer that is held, and whose grids were admitted; all spans are reads, or all writes. `moved` receives their
+    /// number as they move.
     ///
     /// # Safety
-    /// The local range is valid, and for writing unless `write`.
-    pub unsafe fn copy(&self, target: &Target, span: Span, until: Instant, mut moved: impl FnMut(usize)) -> Outcome<()> {
-        let Span { write, local, offset, len } = span;
-        let within = |start: usize| {
-            let there = start + offset as usize;
-            // SAFETY: the caller's guarantee, and a part of a checked and held range, writable if bytes are written to it.
-            unsafe { if write { copy::memory(local, there, len) } else { copy::memory(there, local, len) } };
-        };
+    /// The spans are valid in local memory, and for writing unless they are writes.
+    pub unsafe fn copy(&self, target: &Target, spans: &[Span], until: Instant, mut moved: impl FnMut(usize)) -> Outcome<()> {
         if let Target::Peer(t) = target {
             self.bulk.await_unpaused(self.owner, &t.connection.paused, until)?;
             // Checked for each slice: the pid of an ended process may soon name another one.
             t.connection.check()?;
         }
+        if let Target::Remote(remote_owner) = target {
+            // SAFETY: the caller's guarantee.
+            return unsafe { remote_owner.copy(&mut self.pieces(spans), until, moved) };
+        }
+        for span in spans {
+            // SAFETY: the caller's guarantee.
+            unsafe { self.copy_here(target, span, until, &mut moved) }?;
+        }
+        Ok(())
+    }
+
+    /// Copies a span from or to memory of this host.
+    ///
+    /// # Safety
+    /// As for `copy`.
+    unsafe fn copy_here(&self, target: &Target, span: &Span, until: Instant, moved: &mut impl FnMut(usize)) -> Outcome<()> {
+        let Span { write, local, offset, grid, start, len } = *span;
+        let within = |first: usize| {
+            let there = first + offset as usize;
+            // SAFETY: the caller's guarantee, and a part of a checked and held range, writable if bytes are written to it.
+            unsafe { copy::section(&grid, (there, local), write, start, len) };
+        };
         match target {
             Target::Local(address) => within(*address),
             Target::Peer(PeerMemory { view: Some((view, at)), .. }) => within(view.address(*at)),
             Target::Peer(t) if t.connection.is_direct() => {
-                // SAFETY: the caller's guarantee.
-                match unsafe { copy::process(t.connection.pid(), write, local, t.address + offset, len, || t.connection.has_ended()) } {
+                let (pid, there, has_ended) = (t.connection.pid(), t.address + offset, || t.connection.has_ended());
+                let copied = if grid.is_contiguous() {
+                    // SAFETY: the caller's guarantee.
+                    unsafe { copy::process(pid, write, local + start as usize, there + start, len as usize, has_ended) }
+                } else {
+                    // SAFETY: the caller's guarantee.
+                    unsafe { copy::process_section(pid, write, &grid, (there, local), (start, len), has_ended) }
+                };
+                match copied {
                     Ok(()) => {}
                     Err((_, e)) if matches!(e.raw_os_error(), Some(libc::EPERM | libc::ENOSYS)) => {
                         t.connection.not_direct();
                         // SAFETY: the caller's guarantee. The whole copy is repeated, including the bytes that were already copied.
-                        return unsafe { self.copy(target, span, until, moved) };
+                        return unsafe { self.copy_here(target, span, until, moved) };
                     }
                     Err((_, e)) if e.raw_os_error() == Some(libc::ESRCH) => {
                         t.connection.check()?;
@@ -301,38 +324,49 @@ impl Buffer {
                         moved(done);
                         // An exiting process loses its memory first, so the error may mean its end.
                         t.connection.check()?;
-                        return Err(Failure::system(&format!("at byte {}", offset + done as u64), &e));
+                        return Err(Failure::system(&format!("at byte {}", offset + start + done as u64), &e));
                     }
                 }
             }
-            Target::Remote(remote_owner) => {
-                let piece = self.piece(write, offset, local, len);
-                // SAFETY: the caller's guarantee.
-                return unsafe { remote_owner.copy(&mut [piece], until, moved) };
-            }
             Target::Peer(t) => {
-                let request = Request::Copy { id: self.id, epoch: t.epoch, offset, len: len as u64, write };
-                let mut done = 0;
-                let staged = || {
-                    let stage = t.connection.stage(until)?;
-                    done = 0;
-                    // SAFETY: the caller's guarantee.
-                    unsafe { stage.copy(&request, local, until, |n| done += n) }?;
-                    t.connection.return_stage(stage);
-                    Ok(())
+                let mut copy_run = |span: &Span| {
+                    let mut done = 0;
+                    let staged = || {
+                        let stage = t.connection.stage(until)?;
+                        done = 0;
+                        // SAFETY: the caller's guarantee.
+                        unsafe { stage.copy((self.id, t.epoch), span, until, |n| done += n) }?;
+                        t.connection.return_stage(stage);
+                        Ok(())
+                    };
+                    let outcome = again(&t.connection, staged);
+                    moved(done);
+                    outcome
                 };
-                let outcome = again(&t.connection, staged);
-                moved(done);
-                return outcome;
+                // A ring gathers reads; writes to several runs are several copies.
+                return if write { span.runs().try_for_each(|run| copy_run(&run)) } else { copy_run(span) };
             }
+            Target::Remote(_) => return Err(Failure::new(Kind::Unsupported, "the memory is of another host")),
         }
-        moved(len);
+        moved(len as usize);
         Ok(())
     }
 
-    /// The copy as the streams of a remote owner need it.
-    pub fn piece(&self, write: bool, offset: u64, local: usize, len: usize) -> Piece {
-        Piece { id: self.id, epoch: self.epoch, write, offset, local, len, done: 0 }
+    /// Copies as the streams of a remote owner need them: reads of several parts, or writes of contiguous bytes. All are of the same kind.
+    pub fn pieces(&self, spans: &[Span]) -> Vec<Piece> {
+        let write = spans.first().is_some_and(|span| span.write);
+        let piece = |spans: Vec<Span>| Piece { id: self.id, epoch: self.epoch, write, spans: Spans::new(spans) };
+        if write {
+            return spans.iter().flat_map(|span| span.runs()).map(|run| piece(vec![run])).collect();
+        }
+        let mut pieces: Vec<Vec<Span>> = Vec::new();
+        for span in spans {
+            match pieces.last_mut() {
+                Some(last) if last.len() < MOST_PARTS && last.iter().rev().take(1).chain([span]).all(Span::is_whole) => last.push(*span),
+                _ => pieces.push(vec![*span]),
+            }
+        }
+        pieces.into_iter().map(piece).collect()
     }
 
     /// Checks after a copy that the buffer has not ended meanwhile and the owner is alive.

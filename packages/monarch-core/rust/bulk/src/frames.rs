@@ -10,9 +10,11 @@ use crate::failure::{Failure, Kind};
 /// A random id: each process that has it may use the memory behind it.
 pub type Id = [u8; 16];
 /// The version of control connections: of all messages in this file, and of the layout of the shared words.
-pub const CONTROL_VERSION: u32 = 4;
+pub const CONTROL_VERSION: u32 = 5;
 /// Most jobs in one message: each takes up to ten bytes of `sys::LONGEST`.
 pub const MOST_JOBS: usize = 128;
+/// Most parts of one gathered copy: each takes up to 60 bytes of a frame, and about 15 as a rule.
+pub const MOST_PARTS: usize = 256;
 
 /// A request to an owner about its memory.
 #[derive(Serialize, Deserialize, Debug, Clone, PartialEq, Eq)]
@@ -76,6 +78,15 @@ pub enum Request {
         len: u64,
         write: bool,
     },
+    /// Requests a read of several parts of a buffer, whose bytes arrive one after another: `len` bytes after the first `skip` ones. On a
+    /// ring, of one part.
+    Gather {
+        id: Id,
+        epoch: u64,
+        skip: u64,
+        len: u64,
+        parts: Vec<Part>,
+    },
     /// The first request on a stream between hosts: its number, unique in the requesting process. Not answered.
     Numbered {
         number: u64,
@@ -134,6 +145,15 @@ pub enum Reply {
         sent: u64,
         received: u64,
     },
+}
+
+/// Runs of `run` bytes of a buffer from `offset` on: an outer and an inner dimension of `counts` steps, each of `steps` bytes.
+#[derive(Serialize, Deserialize, Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Part {
+    pub offset: u64,
+    pub run: u64,
+    pub counts: [u64; 2],
+    pub steps: [u64; 2],
 }
 
 /// A location in a segment.

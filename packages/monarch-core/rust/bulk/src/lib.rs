@@ -18,6 +18,8 @@
 //! | `deadline_lock` | a lock with a deadline |
 //! | `connection` | the connection to one owner of this host |
 //! | `buffer` | memory of any owner, by its id |
+//! | `grid` | runs of bytes at equal distances |
+//! | `spans` | sections of grids, and how far a copy has come |
 //! | `copy` | the loops that move bytes |
 //! | `staging` | copies by way of a ring, where the kernel refuses direct ones |
 //! | `transfer` | operations, from submission to outcome |
@@ -36,11 +38,13 @@ mod deadline_lock;
 pub mod exports;
 pub mod failure;
 pub mod frames;
+pub mod grid;
 pub mod pool;
 pub mod registry;
 pub mod remote;
 mod server;
 pub mod shared;
+pub mod spans;
 mod staging;
 pub mod sys;
 pub mod transfer;
@@ -49,5 +53,6 @@ pub use buffer::Buffer;
 pub use bulk::Bulk;
 pub use failure::{Failure, Kind, Path};
 pub use frames::Id;
+pub use grid::Grid;
 pub use registry::Range;
 pub use transfer::{Job, Op, Operation};

@@ -14,8 +14,10 @@ use net::sys::{self as base, Share};
 use crate::connection::ControlChannel;
 use crate::copy;
 use crate::failure::{Failure, Kind, Outcome};
-use crate::frames::{self, Reply, Request};
+use crate::frames::{self, Id, Reply, Request};
+use crate::grid::{self, Grid};
 use crate::registry::{Pin, Registry};
+use crate::spans::Span;
 use crate::sys;
 
 /// Bytes of a piece of the ring.
@@ -86,19 +88,24 @@ impl Stage {
         Ok(Stage { control, ring: Ring::of(fd)? })
     }
 
-    /// Copies. After an error the stage is unusable. `moved` is called for each piece.
+    /// Copies. After an error the stage is unusable. `moved` is called for each piece. A write is contiguous.
     ///
     /// # Safety
-    /// The local range is valid, and for writing unless the request is a write.
-    pub unsafe fn copy(&self, request: &Request, local: usize, until: Instant, mut moved: impl FnMut(usize)) -> Outcome<()> {
-        let Request::Copy { len, write, .. } = *request else { return Err(malformed()) };
-        self.control.call(request, until)?;
+    /// The section is valid in local memory, and for writing unless the copy is a write.
+    pub unsafe fn copy(&self, (id, epoch): (Id, u64), span: &Span, until: Instant, mut moved: impl FnMut(usize)) -> Outcome<()> {
+        let Span { write, local, offset, grid, start, len } = *span;
+        let request = if grid.is_contiguous() {
+            Request::Copy { id, epoch, offset: offset + start, len, write }
+        } else {
+            Request::Gather { id, epoch, skip: start, len, parts: vec![grid.part(offset)] }
+        };
+        self.control.call(&request, until)?;
         let (count, mut filled, mut emptied) = (pieces(len), 0, 0);
         while emptied < count {
             if write && filled < count && filled - emptied < PIECES {
                 let n = piece_len(len, filled);
                 // SAFETY: the caller's guarantee; this side owns the piece until it reports it as full.
-                unsafe { copy::memory(local + filled * PIECE, self.ring.piece(filled), n) };
+                unsafe { copy::memory(local + start as usize + filled * PIECE, self.ring.piece(filled), n) };
                 self.control.send_reply(&Reply::Value(n as u64), until)?;
                 filled += 1;
                 continue;
@@ -110,8 +117,12 @@ impl Stage {
                 _ => return Err(malformed()),
             }
             if !write {
-                // SAFETY: the caller's guarantee; the owner has filled the piece and waits until this side reports it as empty.
-                unsafe { copy::memory(self.ring.piece(emptied), local + emptied * PIECE, n) };
+                let mut from = self.ring.piece(emptied);
+                for r in grid.rows(start + (emptied * PIECE) as u64, n as u64) {
+                    // SAFETY: the caller's guarantee; the owner has filled the piece and waits until this side reports it as empty.
+                    unsafe { copy::scatter(from, local.wrapping_add_signed(r.here as isize), &r) };
+                    from += (r.run * r.count) as usize;
+                }
                 self.control.send_reply(&Reply::Value(n as u64), until)?;
             }
             emptied += 1;
@@ -124,14 +135,25 @@ impl Stage {
 /// Serves the owner's end of a ring until the other side closes it.
 pub fn serve(fd: &OwnedFd, ring: &Ring, registry: &Arc<Registry>) {
     while let Some(message) = next(fd) {
-        let Some((number, Request::Copy { id, epoch, offset, len, write })) = frames::decode(&message) else { return };
-        let pinned = registry.pin(&id, offset, len, write).and_then(|pin| match registry.find(&id) {
-            Ok(found) if found.epoch == epoch => Ok(pin),
-            Ok(_) => Err(Failure::new(Kind::Access, "the handle has another epoch than the buffer")),
-            Err(f) => Err(f),
+        let (number, id, epoch, write, pinned) = match frames::decode(&message) {
+            Some((number, Request::Copy { id, epoch, offset, len, write })) => {
+                let pinned = registry.pin(&id, offset, len, write).map(|pin| (pin, Grid::contiguous(len), 0, len));
+                (number, id, epoch, write, pinned)
+            }
+            Some((number, Request::Gather { id, epoch, skip, len, parts })) if parts.len() == 1 => {
+                let pinned = grid::admitted(&parts, skip, len).and_then(|(low, range)| registry.pin(&id, low, range, false));
+                (number, id, epoch, false, pinned.map(|pin| (pin, Grid::of_part(&parts[0]), skip, len)))
+            }
+            _ => return,
+        };
+        let pinned = pinned.and_then(|copy| match copy.0.epoch() == epoch {
+            true => Ok(copy),
+            false => Err(Failure::new(Kind::Access, "the handle has another epoch than the buffer")),
         });
         let served = match pinned {
-            Ok(pin) => send_message(fd, number, &Reply::Done) && copy(fd, ring, &pin, len, write, || registry.why(&id)),
+            Ok((pin, grid, start, len)) => {
+                send_message(fd, number, &Reply::Done) && copy(fd, ring, &pin, (grid, start, len), write, || registry.why(&id))
+            }
             Err(f) => send_message(fd, number, &Reply::refused(&f)),
         };
         if !served {
@@ -140,7 +162,7 @@ pub fn serve(fd: &OwnedFd, ring: &Ring, registry: &Arc<Registry>) {
     }
 }
 
-fn copy(fd: &OwnedFd, ring: &Ring, pin: &Pin, len: u64, write: bool, why: impl Fn() -> String) -> bool {
+fn copy(fd: &OwnedFd, ring: &Ring, pin: &Pin, (grid, start, len): (Grid, u64, u64), write: bool, why: impl Fn() -> String) -> bool {
     let (count, mut filled, mut emptied) = (pieces(len), 0, 0);
     while emptied < count {
         // A filled piece belongs to the reader, which checks itself whether the buffer has ended.
@@ -151,8 +173,12 @@ fn copy(fd: &OwnedFd, ring: &Ring, pin: &Pin, len: u64, write: bool, why: impl F
         let memory = pin.range.address;
         if !write && filled < count && filled - emptied < PIECES {
             let n = piece_len(len, filled);
-            // SAFETY: pinned memory, in range; this side owns the piece until it reports it as full.
-            unsafe { copy::memory(memory + filled * PIECE, ring.piece(filled), n) };
+            let mut to = ring.piece(filled);
+            for r in grid.rows(start + (filled * PIECE) as u64, n as u64) {
+                // SAFETY: pinned memory, in range; this side owns the piece until it reports it as full.
+                unsafe { copy::gather(memory + r.there as usize, &r, to) };
+                to += (r.run * r.count) as usize;
+            }
             if !send_message(fd, 0, &Reply::Value(n as u64)) {
                 return false;
             }

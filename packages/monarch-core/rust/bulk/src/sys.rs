@@ -141,9 +141,24 @@ pub fn read_only(fd: RawFd) -> io::Result<OwnedFd> {
 pub unsafe fn process_vm(pid: i32, write: bool, local: usize, remote: u64, len: usize) -> io::Result<usize> {
     let here = libc::iovec { iov_base: local as *mut libc::c_void, iov_len: len };
     let there = libc::iovec { iov_base: remote as usize as *mut libc::c_void, iov_len: len };
+    // SAFETY: the caller's guarantee.
+    unsafe { process_vm_runs(pid, write, &[here], &[there]) }
+}
+
+/// Copies runs between this process and another one; returns the number of bytes, which may be less than all. There are at most
+/// `UIO_MAXIOV` runs.
+///
+/// # Safety
+/// The local runs are valid for the time of the call, and for writing unless `write`.
+pub unsafe fn process_vm_runs(pid: i32, write: bool, here: &[libc::iovec], there: &[libc::iovec]) -> io::Result<usize> {
+    let (near, far) = ((here.as_ptr(), here.len() as libc::c_ulong), (there.as_ptr(), there.len() as libc::c_ulong));
     // SAFETY: the caller's guarantee for the local side; the kernel checks the other one.
     let n = unsafe {
-        if write { libc::process_vm_writev(pid, &here, 1, &there, 1, 0) } else { libc::process_vm_readv(pid, &here, 1, &there, 1, 0) }
+        if write {
+            libc::process_vm_writev(pid, near.0, near.1, far.0, far.1, 0)
+        } else {
+            libc::process_vm_readv(pid, near.0, near.1, far.0, far.1, 0)
+        }
     };
     if n < 0 { Err(io::Error::last_os_error()) } else { Ok(n as usize) }
 }

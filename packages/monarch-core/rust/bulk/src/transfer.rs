@@ -12,18 +12,23 @@ use std::time::Instant;
 
 use net::lock::lock;
 
-use crate::buffer::{Buffer, Hold, Span, Target};
+use crate::buffer::{Buffer, Hold, Target};
 use crate::bulk::Bulk;
 use crate::failure::{Failure, Outcome, Path};
+use crate::grid::Grid;
 use crate::registry::Completion;
+use crate::spans::Span;
 
 /// Bytes that one thread copies between two checks of the deadline: a quarter of a millisecond.
 const SLICE: u64 = 4 << 20;
 /// Largest copy in the calling thread: waking another thread takes as long as such a copy.
 const AT_ONCE: u64 = 1 << 20;
-/// To and from other hosts, operations up to this size are sent together, at most this many: the round trip is their main cost.
-const SMALL: u64 = 256 << 10;
-const TOGETHER: usize = 64;
+/// Most operations of a slice.
+const TOGETHER: usize = 4096;
+/// Bytes of operations from another host that are shared among the streams at a time.
+const STREAMED: u64 = 64 << 20;
+/// Operations between two checks of the deadline while they are prepared.
+const CHECKED: usize = 256;
 
 /// The kind of an operation. A write goes from local memory to the buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -42,23 +47,47 @@ pub enum Operation {
     },
 }
 
-/// One operation. The local range is valid for as long as the job holds its `keep`.
+/// One operation. The local memory is valid for as long as the job holds its `keep`.
 #[derive(Clone)]
 pub struct Op {
     pub buffer: Arc<Buffer>,
     pub what: Operation,
+    /// The address of the first byte of the grid.
     pub local: usize,
-    pub len: u64,
+    /// The offset of that byte.
     pub offset: u64,
+    pub grid: Grid,
 }
 
-/// A section of one operation, or several small operations that are executed together.
+impl Op {
+    /// A copy of contiguous bytes, or an operation on a word.
+    pub fn contiguous(buffer: Arc<Buffer>, what: Operation, local: usize, offset: u64, len: u64) -> Op {
+        Op { buffer, what, local, offset, grid: Grid::contiguous(len) }
+    }
+
+    /// The number of bytes.
+    pub fn len(&self) -> u64 {
+        self.grid.len()
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    fn span(&self, start: u64, len: u64) -> Span {
+        Span { write: self.what == Operation::Write, local: self.local, offset: self.offset, grid: self.grid, start, len }
+    }
+}
+
+/// A section of one operation, or several operations of one kind that are executed together: on one buffer, or by one remote owner.
 struct Slice {
     op: usize,
     start: u64,
     len: u64,
     /// The number of further operations that are executed together with this slice, each as a whole.
     more: usize,
+    /// Bytes of all of them.
+    bytes: u64,
 }
 
 /// The state of one submit. The objects that keep its local memory are dropped at its end.
@@ -108,64 +137,84 @@ impl Job {
 
     /// Opens the buffers, holds them, and cuts the operations into slices.
     fn prepare(&self) -> Result<Vec<Slice>, (usize, Failure)> {
-        let mut slices = Vec::with_capacity(self.ops.len());
+        let mut slices = Vec::new();
+        let total: u64 = self.ops.iter().map(Op::len).sum();
         if self.ops.len() > 1 {
             open_all(&self.ops, self.until);
         }
         // A buffer is held once, however many operations use it.
-        let mut held = HashSet::new();
+        let (mut held, mut last) = (HashSet::new(), std::ptr::null());
         for (i, op) in self.ops.iter().enumerate() {
-            if Instant::now() >= self.until {
+            if i % CHECKED == 0 && Instant::now() >= self.until {
                 return Err((i, Failure::timed_out()));
             }
             let target = op.buffer.resolve(self.until).map_err(|f| (i, f))?;
             if matches!(op.what, Operation::FetchAdd { .. } | Operation::CompareSwap { .. }) {
-                slices.push(Slice { op: i, start: 0, len: 8, more: 0 });
+                slices.push(Slice { op: i, start: 0, len: 8, more: 0, bytes: 8 });
                 continue;
             }
-            op.buffer.admit(op.offset, op.len, op.what == Operation::Write).map_err(|f| (i, f))?;
-            if held.insert(Arc::as_ptr(&op.buffer)) {
+            // Zero bytes are no grid.
+            if !op.is_empty() {
+                op.buffer.admit_grid(op.offset, &op.grid, op.what == Operation::Write).map_err(|f| (i, f))?;
+            } else {
+                op.buffer.admit(op.offset, 0, op.what == Operation::Write).map_err(|f| (i, f))?;
+            }
+            let buffer = Arc::as_ptr(&op.buffer);
+            if buffer != last && held.insert(buffer) {
                 let hold = op.buffer.hold(target).map_err(|f| (i, f))?;
                 lock(&self.holds).push((i, hold));
             }
-            if let (Target::Remote(_), Some(before)) = (target, slices.last_mut())
-                && self.go_together(before, i)
-            {
-                before.more += 1;
+            last = buffer;
+            let (most, together) = match target {
+                // One slice for each stream. Between two slices a stream waits for one round trip.
+                Target::Remote(remote_owner) => {
+                    let share = |bytes: u64| bytes.div_ceil(remote_owner.width as u64).max(SLICE).min(self.most);
+                    (share(op.len()), share(total.min(STREAMED)))
+                }
+                // A ring has pieces of its own.
+                _ if op.buffer.path() == Path::Staged => (self.most, self.most),
+                _ => (SLICE.min(self.most), SLICE.min(self.most)),
+            };
+            // Zero bytes are no copy.
+            if op.is_empty() {
                 continue;
             }
-            let most = match target {
-                // One slice for each stream.
-                Target::Remote(remote_owner) => op.len.div_ceil(remote_owner.width as u64).max(SLICE).min(self.most),
-                // A ring has pieces of its own.
-                _ if op.buffer.path() == Path::Staged => self.most,
-                _ => SLICE.min(self.most),
-            };
+            if let Some(before) = slices.last_mut()
+                && self.go_together(before, i, together)
+            {
+                before.more += 1;
+                before.bytes += op.len();
+                continue;
+            }
             let mut start = 0;
-            while start < op.len {
-                let len = most.min(op.len - start);
-                slices.push(Slice { op: i, start, len, more: 0 });
+            while start < op.len() {
+                let len = most.min(op.len() - start);
+                slices.push(Slice { op: i, start, len, more: 0, bytes: len });
                 start += len;
             }
         }
         Ok(slices)
     }
 
-    /// Whether the operation can be executed together with those of the slice.
-    fn go_together(&self, slice: &Slice, op: usize) -> bool {
+    /// Whether the operation can be executed together with those of the slice, which has at most this many bytes.
+    fn go_together(&self, slice: &Slice, op: usize, most: u64) -> bool {
         let (first, next) = (&self.ops[slice.op], &self.ops[op]);
-        let is_small = |op: &Op| op.buffer.is_remote && op.len <= SMALL && matches!(op.what, Operation::Read | Operation::Write);
+        let is_same_place = match first.buffer.is_remote {
+            true => next.buffer.is_remote && first.buffer.owner == next.buffer.owner,
+            false => Arc::ptr_eq(&first.buffer, &next.buffer),
+        };
         slice.op + slice.more + 1 == op
             && slice.more + 1 < TOGETHER
-            && is_small(first)
-            && is_small(next)
+            && (slice.more > 0 || slice.len == first.len())
+            && slice.bytes + next.len() <= most
+            && matches!(first.what, Operation::Read | Operation::Write)
             && first.what == next.what
-            && first.buffer.owner == next.buffer.owner
+            && is_same_place
     }
 
     /// Starts helpers for the slices, and takes slices itself.
     fn spread(self: &Arc<Self>, bulk: &Arc<Bulk>, slices: Vec<Slice>) {
-        let bytes: u64 = slices.iter().map(|s| s.len).sum();
+        let bytes: u64 = slices.iter().map(|s| s.bytes).sum();
         let helpers = bulk.pool.width.min(bytes.div_ceil(SLICE) as usize).min(slices.len()).saturating_sub(1);
         let _ = self.slices.set(slices);
         for _ in 0..helpers {
@@ -209,19 +258,19 @@ impl Job {
             Operation::CompareSwap { compare, swap } => pool.wait(|| op.buffer.compare_swap(op.offset, compare, swap, self.until))?,
             Operation::Read | Operation::Write => {
                 let target = op.buffer.resolve(self.until)?;
-                let (local, offset) = (op.local + slice.start as usize, op.offset + slice.start);
                 let moved = |n: usize| {
                     self.moved.fetch_add(n as u64, Ordering::AcqRel);
                 };
+                let ops = &self.ops[slice.op..=slice.op + slice.more];
                 if let (Target::Remote(remote_owner), true) = (target, slice.more > 0) {
-                    let piece = |op: &Op| op.buffer.piece(op.what == Operation::Write, op.offset, op.local, op.len as usize);
-                    let mut pieces: Vec<_> = self.ops[slice.op..=slice.op + slice.more].iter().map(piece).collect();
-                    // SAFETY: the local ranges of the operations, which the submitter keeps valid.
+                    let of_buffer = ops.chunk_by(|a, b| Arc::ptr_eq(&a.buffer, &b.buffer));
+                    let mut pieces: Vec<_> = of_buffer.flat_map(|part| part[0].buffer.pieces(&spans(part))).collect();
+                    // SAFETY: the local memory of the operations, which the submitter keeps valid.
                     return pool.wait(|| unsafe { remote_owner.copy(&mut pieces, self.until, moved) });
                 }
-                let span = Span { write: op.what == Operation::Write, local, offset, len: slice.len as usize };
-                // SAFETY: a part of the operation's local range, which the submitter keeps valid; the buffer is held by `prepare`.
-                let copy = || unsafe { op.buffer.copy(target, span, self.until, moved) };
+                let all = if slice.more == 0 { vec![op.span(slice.start, slice.len)] } else { spans(ops) };
+                // SAFETY: local memory of the operations, which the submitter keeps valid; the buffer is held by `prepare`.
+                let copy = || unsafe { op.buffer.copy(target, &all, self.until, moved) };
                 return if matches!(op.buffer.path(), Path::Staged | Path::Tcp | Path::Routed) { pool.wait(copy) } else { copy() };
             }
         };
@@ -258,12 +307,17 @@ impl Job {
         drop(holds);
         let Some((done, keep)) = lock(&self.end).take() else { return };
         let failed = lock(&self.failed).take().map(|mut f| {
-            (f.done, f.asked) = (self.moved.load(Ordering::Acquire), self.ops.iter().map(|op| op.len).sum());
+            (f.done, f.asked) = (self.moved.load(Ordering::Acquire), self.ops.iter().map(Op::len).sum());
             f
         });
         drop(keep);
         done(failed.map_or(Ok(()), Err));
     }
+}
+
+/// What the operations copy, each as a whole.
+fn spans(ops: &[Op]) -> Vec<Span> {
+    ops.iter().map(|op| op.span(0, op.len())).collect()
 }
 
 /// Opens each buffer once, in the order of the operations.
@@ -284,25 +338,24 @@ pub unsafe fn at_once(op: &Op) -> Option<Outcome<()>> {
         _ => return None,
     };
     let target = op.buffer.target()?;
-    if op.len > AT_ONCE || !matches!(op.buffer.path(), Path::Local | Path::Shm | Path::Cma) {
+    if op.len() > AT_ONCE || !matches!(op.buffer.path(), Path::Local | Path::Shm | Path::Cma) {
         return None;
     }
     let moved = AtomicU64::new(0);
     let run = || {
-        op.buffer.admit(op.offset, op.len, write)?;
+        op.buffer.admit(op.offset, op.len(), write)?;
         let hold = op.buffer.hold(target)?;
         let until = crate::sys::deadline(60.0);
-        let span = Span { write, local: op.local, offset: op.offset, len: op.len as usize };
         let count = |n: usize| {
             moved.fetch_add(n as u64, Ordering::Relaxed);
         };
         // SAFETY: the caller's guarantee; the buffer is held.
-        unsafe { op.buffer.copy(target, span, until, count) }?;
+        unsafe { op.buffer.copy(target, &[op.span(0, op.len())], until, count) }?;
         op.buffer.check(target, &hold)
     };
     Some(run().map_err(|mut f| {
         (f.path, f.opened, f.owner, f.pid) = (op.buffer.path(), true, op.buffer.owner, op.buffer.pid());
-        (f.done, f.asked) = (moved.load(Ordering::Relaxed), op.len);
+        (f.done, f.asked) = (moved.load(Ordering::Relaxed), op.len());
         f
     }))
 }

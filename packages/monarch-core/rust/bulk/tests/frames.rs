@@ -1,6 +1,6 @@
 //! Messages: encoding and decoding are inverse, and other bytes are harmless.
 
-use bulk::frames::{Place, Reply, Request, decode, encode};
+use bulk::frames::{Part, Place, Reply, Request, decode, encode};
 use bulk::sys::LONGEST;
 use proptest::prelude::*;
 
@@ -18,6 +18,7 @@ proptest! {
             Request::Restrict { id, offset, len, readonly: write },
             Request::CompareSwap { id, offset, compare: len, swap: epoch },
             Request::Open { id, epoch },
+            Request::Gather { id, epoch, skip: len, len: offset, parts: vec![Part { offset, run: len, counts: [len, epoch], steps: [offset; 2] }] },
         ] {
             let message = encode(number, &request);
             prop_assert!(message.len() < LONGEST);

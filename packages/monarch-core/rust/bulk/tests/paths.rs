@@ -44,7 +44,7 @@ fn handle(at: &Arc<Bulk>, own: &Arc<Buffer>) -> Arc<Buffer> {
 }
 
 fn run(buffer: &Arc<Buffer>, what: Operation, local: &mut [u8], offset: u64, seconds: f64) -> Outcome<()> {
-    let op = Op { buffer: buffer.clone(), what, local: local.as_mut_ptr() as usize, len: local.len() as u64, offset };
+    let op = Op::contiguous(buffer.clone(), what, local.as_mut_ptr() as usize, offset, local.len() as u64);
     let (send, receive) = mpsc::channel();
     let keep: Box<dyn Any + Send> = Box::new(());
     let job = Job::new(Arc::new(vec![op]), sys::deadline(seconds), 64 << 20, keep, Box::new(move |r| send.send(r).unwrap()));
@@ -275,7 +275,7 @@ fn small_copies_at_once() {
     let mut memory = pattern(4096);
     let s = share(&mut memory, false, false);
     let mut got = vec![0; 4096];
-    let op = Op { buffer: s.theirs.clone(), what: Operation::Read, local: got.as_mut_ptr() as usize, len: 4096, offset: 0 };
+    let op = Op::contiguous(s.theirs.clone(), Operation::Read, got.as_mut_ptr() as usize, 0, 4096);
     // SAFETY: `got` outlives the calls.
     assert!(unsafe { at_once(&op) }.is_none());
     s.theirs.resolve(sys::deadline(5.0)).unwrap();

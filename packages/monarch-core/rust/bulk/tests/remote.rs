@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use bulk::bulk::{Identity, Jobs};
 use bulk::remote::{Fabric, NoStream, Opened};
+use bulk::spans::Span;
 use bulk::transfer::{Job, Op, Operation};
 use bulk::{Buffer, Bulk, Failure, Kind, Path, Range};
 
@@ -49,7 +50,7 @@ fn run(ops: Vec<Op>, seconds: f64) -> Result<(), Failure> {
 }
 
 fn op(buffer: &Arc<Buffer>, what: Operation, local: &mut [u8], offset: u64) -> Op {
-    Op { buffer: buffer.clone(), what, local: local.as_mut_ptr() as usize, len: local.len() as u64, offset }
+    Op::contiguous(buffer.clone(), what, local.as_mut_ptr() as usize, offset, local.len() as u64)
 }
 
 #[test]
@@ -237,7 +238,7 @@ fn small_copy_does_not_wait_for_large_one() {
     let fabric = Arc::new(First(s.cable.owner.clone(), Mutex::default()));
     let remote_owner = bulk::remote::RemoteOwner::new(s.own.owner, fabric.clone(), 1);
     let (stop, mut memory) = (Instant::now() + HANG, vec![0u8; 1 << 20]);
-    let mut pieces = [s.own.piece(false, 0, memory.as_mut_ptr() as usize, 1 << 20)];
+    let mut pieces = s.own.pieces(&[Span::contiguous(false, memory.as_mut_ptr() as usize, 0, 1 << 20)]);
     std::thread::scope(|scope| {
         let large = scope.spawn(|| unsafe { remote_owner.copy(&mut pieces, stop, |_| ()) });
         while fabric.1.lock().unwrap().is_empty() {

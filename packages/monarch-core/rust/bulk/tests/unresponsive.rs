@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 use bulk::bulk::{Identity, Jobs};
 use bulk::frames::{Reply, Request};
 use bulk::remote::{Fabric, NoStream, Opened, RemoteOwner, RemoteServer};
+use bulk::spans::Span;
 use bulk::{Buffer, Bulk, Kind, Range};
 use cable::{keys, pair};
 
@@ -177,8 +178,8 @@ fn setup(len: usize, encrypted: bool, faults: &[Fault]) -> Setup {
 
 impl Setup {
     fn copy(&self, write: bool, local: &mut [u8]) -> Result<(), bulk::Failure> {
-        let piece = self.own.piece(write, 0, local.as_mut_ptr() as usize, local.len());
-        unsafe { self.remote_owner.copy(&mut [piece], Instant::now() + HANG, |_| ()) }
+        let mut pieces = self.own.pieces(&[Span::contiguous(write, local.as_mut_ptr() as usize, 0, local.len() as u64)]);
+        unsafe { self.remote_owner.copy(&mut pieces, Instant::now() + HANG, |_| ()) }
     }
 }
 

@@ -213,6 +213,18 @@ pub fn send_slices(fd: RawFd, slices: &[io::IoSlice<'_>]) -> io::Result<usize> {
     check_len(unsafe { libc::sendmsg(fd, &msg, libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL) })
 }
 
+/// Receives into several pieces of memory, without waiting; 0 at the end of the stream.
+pub fn receive_slices(fd: RawFd, slices: &mut [io::IoSliceMut<'_>]) -> io::Result<usize> {
+    forked_child::check()?;
+    // SAFETY: an all-zero msghdr is valid.
+    let mut msg: libc::msghdr = unsafe { std::mem::zeroed() };
+    // `IoSliceMut` has the layout of `iovec`, by its documentation.
+    msg.msg_iov = slices.as_mut_ptr().cast();
+    msg.msg_iovlen = slices.len().min(libc::UIO_MAXIOV as usize);
+    // SAFETY: the slices outlive the call, and nothing else uses their memory.
+    check_len(unsafe { libc::recvmsg(fd, &mut msg, libc::MSG_DONTWAIT) })
+}
+
 /// Ends the stream now, in both directions, even if another process has a copy of the descriptor.
 pub fn shutdown(fd: RawFd) {
     if forked_child::is_child() {

@@ -88,7 +88,7 @@ impl Handle {
     ) -> PyResult<Option<PendingCall>> {
         fork::check_not_forked()?;
         let what = if write { Operation::Write } else { Operation::Read };
-        let op = Op { buffer: self.buffer.clone(), what, local: address, len: nbytes, offset };
+        let op = Op::contiguous(self.buffer.clone(), what, address, offset, nbytes);
         if timeout > 0.0 {
             // SAFETY: `keep` keeps the local memory alive, and the caller has checked that it is writable.
             match py.detach(|| unsafe { at_once(&op) }) {

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use bulk::arena::Block;
 use bulk::buffer::Mapping;
+use pyo3::exceptions::PyValueError;
 use pyo3::ffi;
 use pyo3::prelude::*;
 
@@ -19,10 +20,25 @@ pub struct BufferMemory {
 unsafe impl Send for BufferMemory {}
 unsafe impl Sync for BufferMemory {}
 
+impl BufferMemory {
+    /// The memory as words. Fails if it is not a contiguous sequence of aligned words.
+    pub fn words(&self) -> PyResult<&[i64]> {
+        let is_aligned = (self.raw.buf as usize).is_multiple_of(align_of::<i64>());
+        if self.nbytes() == 0 {
+            return Ok(&[]);
+        }
+        if !self.contiguous() || !is_aligned || !self.nbytes().is_multiple_of(size_of::<i64>()) {
+            return Err(PyValueError::new_err("a table of words must be contiguous and aligned"));
+        }
+        // SAFETY: the view describes this memory, and keeps it. Any bytes are words.
+        Ok(unsafe { std::slice::from_raw_parts(self.raw.buf as *const i64, self.nbytes() / size_of::<i64>()) })
+    }
+}
+
 #[pymethods]
 impl BufferMemory {
     #[new]
-    fn new(object: &Bound<'_, PyAny>) -> PyResult<Self> {
+    pub fn new(object: &Bound<'_, PyAny>) -> PyResult<Self> {
         // SAFETY: PyObject_GetBuffer fills in a zeroed Py_buffer.
         let mut raw: Box<ffi::Py_buffer> = Box::new(unsafe { std::mem::zeroed() });
         // SAFETY: `raw` is boxed, so it does not move until it is released.

@@ -1,6 +1,6 @@
 //! Bytes over one stream, encrypted or not. One thread at a time uses it, and waits for room and for bytes.
 
-use std::io::{self, ErrorKind, IoSlice};
+use std::io::{self, ErrorKind, IoSlice, IoSliceMut};
 use std::ops::Range;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::Arc;
@@ -279,6 +279,42 @@ impl RemoteConnection {
             }
         }
         Ok(())
+    }
+
+    /// Fills runs of memory with the next bytes. `done` is the number of received bytes, also after an error.
+    pub fn receive_runs(&mut self, mut runs: &mut [IoSliceMut<'_>], wait: Wait<'_>, done: &mut usize) -> Result<(), Broken> {
+        if self.protection.is_some() {
+            for run in runs {
+                let mut count = 0;
+                // SAFETY: memory that the slice borrows.
+                let received = unsafe { self.receive_counted(run.as_mut_ptr(), run.len(), wait, &mut count) };
+                *done += count;
+                received?;
+            }
+            return Ok(());
+        }
+        let mut left: usize = runs.iter().map(|run| run.len()).sum();
+        while left > 0 {
+            self.await_unpaused(wait)?;
+            match base::receive_slices(self.fd.as_raw_fd(), runs) {
+                Ok(0) => return Err(Broken::Ended),
+                Ok(n) => {
+                    self.traffic.add_received(n);
+                    *done += n;
+                    left -= n;
+                    IoSliceMut::advance_slices(&mut runs, n);
+                }
+                Err(e) if e.kind() == ErrorKind::WouldBlock => self.wait_for(left, wait)?,
+                Err(e) if e.kind() == ErrorKind::Interrupted => {}
+                Err(e) => return Err(e.into()),
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether bytes are encrypted: they are copied on their way then.
+    pub fn is_encrypted(&self) -> bool {
+        self.protection.is_some()
     }
 
     fn read(&self, to: *mut u8, len: usize) -> io::Result<usize> {

@@ -4,6 +4,7 @@
 //! without traffic is replaced when the owner reports over another one that it is dead, any number of times. A requesting thread has a
 //! stream to itself; there are as many streams as increase the throughput.
 
+use std::io::IoSliceMut;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -14,8 +15,11 @@ use super::connection::{Broken, RemoteConnection, Wait};
 use super::fabric::{Fabric, NoStream};
 use super::probe::{PROBE_TIMEOUT, Probe};
 use super::serving;
+use crate::copy;
 use crate::failure::{Failure, Kind, Outcome};
 use crate::frames::{self, Id, Reply, Request};
+use crate::grid::Row;
+use crate::spans::Spans;
 
 /// The pauses before further attempts. They also give the report of the owner's end time to arrive.
 const PAUSES: [Duration; 3] = [Duration::from_millis(3), Duration::from_millis(15), Duration::from_millis(40)];
@@ -28,8 +32,16 @@ const END_REPORT_TIMEOUT: Duration = Duration::from_secs(2);
 const CHECK_INTERVAL: Duration = Duration::from_millis(5);
 /// Most pending requests on one stream.
 const WINDOW: usize = 64;
+/// Most parts of copies in pending requests: their frames fit into the buffers of a stream.
+const PENDING: usize = 2 * frames::MOST_PARTS;
+/// Runs from this size on are received where they belong; shorter ones are received together, and copied.
+const DIRECT: u64 = 2 << 10;
+/// Bytes that are received together, which stay in a cache of the processor.
+const SCRATCH: usize = 128 << 10;
+/// Most runs that one system call receives.
+const RUNS: usize = 256;
 /// Most bytes of a small operation.
-const SMALL: usize = 64 << 10;
+const SMALL: u64 = 64 << 10;
 /// A stream that was idle for longer is not used again: the owner may be about to close it.
 const MAX_IDLE: Duration = Duration::from_secs(serving::IDLE_TIMEOUT.as_secs() / 2);
 /// A stream that was idle for longer is tested before a request that cannot be repeated.
@@ -40,24 +52,135 @@ const MAX_ABANDONED: usize = 128;
 /// The number of streams that this process has opened.
 static NUMBER: AtomicU64 = AtomicU64::new(0);
 
-/// A copy between local memory and a buffer.
+/// A copy between local memory and a buffer by one request: a read of spans, whose bytes arrive one after another, or a write of one span
+/// of contiguous bytes.
 pub struct Piece {
     pub id: Id,
     pub epoch: u64,
     pub write: bool,
-    /// The offset in the buffer.
-    pub offset: u64,
-    /// The address of the local memory.
-    pub local: usize,
-    pub len: usize,
-    /// The number of bytes already copied.
-    pub done: usize,
+    pub spans: Spans,
+}
+
+/// The next bytes of a read: runs that are received where they belong, or short ones that are received together.
+#[derive(Default)]
+struct Batch<'a> {
+    runs: Vec<IoSliceMut<'a>>,
+    /// Rows, with the address of their first runs.
+    rows: Vec<(usize, Row)>,
+    bytes: u64,
+}
+
+impl Batch<'_> {
+    /// At most `len` bytes. Runs from `direct` bytes on are received where they belong.
+    ///
+    /// # Safety
+    /// The local memory is valid for writing, and not used otherwise while the batch exists.
+    unsafe fn next<'a>(spans: &Spans, len: u64, direct: u64) -> Batch<'a> {
+        let mut batch = Batch::default();
+        for (span, row) in spans.rows() {
+            let (first, left) = (span.local_of(&row), len - batch.bytes);
+            if row.run < direct {
+                let room = left.min(SCRATCH as u64 - batch.bytes);
+                if room == 0 || !batch.runs.is_empty() {
+                    break;
+                }
+                // A run that is cut off is a row of its own.
+                let part =
+                    if room < row.run { Row { run: room, count: 1, ..row } } else { Row { count: row.count.min(room / row.run), ..row } };
+                batch.rows.push((first, part));
+                batch.bytes += part.run * part.count;
+                if part.run * part.count < row.run * row.count {
+                    break;
+                }
+                continue;
+            }
+            if !batch.rows.is_empty() {
+                break;
+            }
+            for i in 0..row.count {
+                let n = row.run.min(len - batch.bytes);
+                if n == 0 || batch.runs.len() == RUNS {
+                    return batch;
+                }
+                let to = first.wrapping_add_signed((i as i64).wrapping_mul(row.here_step) as isize);
+                // SAFETY: the caller's guarantee.
+                batch.runs.push(IoSliceMut::new(unsafe { std::slice::from_raw_parts_mut(to as *mut u8, n as usize) }));
+                batch.bytes += n;
+            }
+        }
+        batch
+    }
 }
 
 impl Piece {
+    /// The request for what is not copied yet.
     fn request(&self) -> Request {
-        let (offset, len) = (self.offset + self.done as u64, (self.len - self.done) as u64);
-        Request::Copy { id: self.id, epoch: self.epoch, offset, len, write: self.write }
+        let (id, epoch) = (self.id, self.epoch);
+        let (rest, within) = self.spans.rest();
+        match rest {
+            [span] if span.grid.is_contiguous() => {
+                Request::Copy { id, epoch, offset: span.offset + span.start + within, len: span.len - within, write: self.write }
+            }
+            _ => {
+                let skip = rest.first().map_or(0, |span| span.start) + within;
+                let parts = rest.iter().map(|span| span.grid.part(span.offset)).collect();
+                Request::Gather { id, epoch, skip, len: self.spans.left(), parts }
+            }
+        }
+    }
+
+    /// The bytes of a write that are not copied yet.
+    ///
+    /// # Safety
+    /// The local memory is valid.
+    unsafe fn bytes(&self) -> &[u8] {
+        let (&[span, ..], within) = self.spans.rest() else { return &[] };
+        let from = span.local + (span.start + within) as usize;
+        // SAFETY: the caller's guarantee; a write is contiguous.
+        unsafe { std::slice::from_raw_parts(from as *const u8, (span.len - within) as usize) }
+    }
+
+    /// Receives the next `len` bytes, which are no more than are left. `scratch` is for short runs.
+    ///
+    /// # Safety
+    /// The local memory is valid for writing.
+    unsafe fn receive(
+        &mut self,
+        connection: &mut RemoteConnection,
+        mut len: u64,
+        scratch: &mut Vec<u8>,
+        wait: Wait<'_>,
+        moved: &mut impl FnMut(usize),
+    ) -> Result<(), Broken> {
+        // Encrypted bytes are copied in any case.
+        let direct = if connection.is_encrypted() { DIRECT / 8 } else { DIRECT };
+        while len > 0 {
+            // SAFETY: the caller's guarantee.
+            let mut batch = unsafe { Batch::next(&self.spans, len, direct) };
+            let mut count = 0;
+            let received = if batch.rows.is_empty() {
+                connection.receive_runs(&mut batch.runs, wait, &mut count)
+            } else {
+                scratch.resize(SCRATCH, 0);
+                // SAFETY: a local buffer, and no batch of rows is larger.
+                let received = unsafe { connection.receive(scratch.as_mut_ptr(), batch.bytes as usize, wait) };
+                if received.is_ok() {
+                    let mut from = scratch.as_ptr() as usize;
+                    for (first, row) in &batch.rows {
+                        // SAFETY: the caller's guarantee; the bytes of all rows have arrived.
+                        unsafe { copy::scatter(from, *first, row) };
+                        from += (row.run * row.count) as usize;
+                    }
+                    count = batch.bytes as usize;
+                }
+                received
+            };
+            self.spans.advance(count as u64);
+            moved(count);
+            received?;
+            len -= batch.bytes;
+        }
+        Ok(())
     }
 }
 
@@ -346,54 +469,53 @@ impl RemoteOwner {
     /// Copies pieces, which are all reads or all writes. `moved` receives the number of bytes as they move.
     ///
     /// # Safety
-    /// The local ranges are valid, and for writing where bytes are read.
+    /// The local memory is valid, and for writing where bytes are read.
     pub unsafe fn copy(&self, pieces: &mut [Piece], until: Instant, mut moved: impl FnMut(usize)) -> Outcome<()> {
-        for batch in pieces.chunks_mut(WINDOW) {
-            let is_small = batch.iter().map(|p| p.len).sum::<usize>() <= SMALL;
-            self.with(until, (is_small, true), |connection, wait| {
-                let mut left: Vec<&mut Piece> = batch.iter_mut().filter(|p| p.done < p.len).collect();
-                for piece in &left {
+        let is_small = pieces.iter().map(|piece| piece.spans.left()).sum::<u64>() <= SMALL;
+        let mut scratch = Vec::new();
+        self.with(until, (is_small, true), |connection, wait| {
+            let mut left: Vec<&mut Piece> = pieces.iter_mut().filter(|piece| piece.spans.left() > 0).collect();
+            // Requests are sent ahead, as many as the buffers of a stream have room for.
+            let (mut asked, mut pending) = (0, 0);
+            for i in 0..left.len() {
+                while asked < left.len() && (asked == i || asked - i < WINDOW && pending + left[asked].spans.count() <= PENDING) {
+                    let piece = &left[asked];
                     connection.send_frame(&frames::encode(0, &piece.request()), wait)?;
                     if piece.write {
                         // SAFETY: the caller's guarantee.
-                        let bytes = unsafe { std::slice::from_raw_parts((piece.local + piece.done) as *const u8, piece.len - piece.done) };
-                        connection.send(&[bytes], wait)?;
+                        connection.send(&[unsafe { piece.bytes() }], wait)?;
+                    }
+                    pending += piece.spans.count();
+                    asked += 1;
+                }
+                let piece = &mut *left[i];
+                pending -= piece.spans.count();
+                if !piece.write {
+                    loop {
+                        let n = u64::from(connection.receive_number(wait)?);
+                        if n == 0 {
+                            break;
+                        }
+                        if n > piece.spans.left() {
+                            return Err(Broken::Failed("the owner sends more than was asked for".to_owned()).into());
+                        }
+                        // SAFETY: the caller's guarantee; `n` bytes are left.
+                        unsafe { piece.receive(connection, n, &mut scratch, wait, &mut moved) }?;
                     }
                 }
-                let last = left.len().saturating_sub(1);
-                for (i, piece) in left.iter_mut().enumerate() {
-                    if !piece.write {
-                        loop {
-                            let n = connection.receive_number(wait)? as usize;
-                            if n == 0 {
-                                break;
-                            }
-                            if n > piece.len - piece.done {
-                                return Err(Broken::Failed("the owner sends more than was asked for".to_owned()).into());
-                            }
-                            let mut count = 0;
-                            // SAFETY: the caller's guarantee; `n` bytes are inside the range.
-                            let received =
-                                unsafe { connection.receive_counted((piece.local + piece.done) as *mut u8, n, wait, &mut count) };
-                            piece.done += count;
-                            moved(count);
-                            received?;
-                        }
+                match reply(connection, wait)? {
+                    Ok(_) if piece.write => {
+                        let n = piece.spans.left();
+                        piece.spans.advance(n);
+                        moved(n as usize);
                     }
-                    match reply(connection, wait)? {
-                        Ok(_) if piece.write => {
-                            moved(piece.len - piece.done);
-                            piece.done = piece.len;
-                        }
-                        Ok(_) if piece.done == piece.len => {}
-                        Ok(_) => return Err(Broken::Failed("the owner sends less than was asked for".to_owned()).into()),
-                        Err(f) => return Err(Ended::Operation(f, i == last)),
-                    }
+                    Ok(_) if piece.spans.left() == 0 => {}
+                    Ok(_) => return Err(Broken::Failed("the owner sends less than was asked for".to_owned()).into()),
+                    Err(f) => return Err(Ended::Operation(f, i + 1 == asked)),
                 }
-                Ok(())
-            })?;
-        }
-        Ok(())
+            }
+            Ok(())
+        })
     }
 }
 

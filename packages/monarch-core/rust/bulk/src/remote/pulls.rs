@@ -14,6 +14,7 @@ use net::lock::lock;
 use super::owner::{Piece, RemoteOwner};
 use super::{Fabric, Offer};
 use crate::failure::{Failure, Kind};
+use crate::spans::{Span, Spans};
 
 /// Least bytes that one stream pulls at a time.
 const SLICE: usize = 4 << 20;
@@ -193,7 +194,8 @@ impl Owner {
         // SAFETY: the offset is inside the block.
         let local = unsafe { slice.block.address().add(slice.at) } as usize;
         let Offer { id, epoch } = slice.offer;
-        let piece = Piece { id, epoch, write: false, offset: slice.at as u64, local, len: slice.len, done: 0 };
+        let spans = Spans::new(vec![Span::contiguous(false, local, slice.at as u64, slice.len as u64)]);
+        let piece = Piece { id, epoch, write: false, spans };
         let moved = |n: usize| {
             done += n;
             make(done);

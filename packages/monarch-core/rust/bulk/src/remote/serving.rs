@@ -15,12 +15,23 @@ use super::Opened;
 use super::connection::{Broken, RemoteConnection, Wait};
 use super::traffic::Served;
 use crate::answers;
+use crate::copy;
 use crate::failure::{Failure, Kind, Outcome};
-use crate::frames::{self, Id, Reply, Request};
-use crate::registry::Registry;
+use crate::frames::{self, Id, MOST_PARTS, Part, Reply, Request};
+use crate::grid::{self, Grid, Row};
+use crate::registry::{Pin, Registry};
+use crate::spans::{Span, Spans};
 
 /// Bytes between two checks whether the memory may still be read. Each chunk is preceded by its length; 0 is the end.
 const CHUNK: usize = 512 << 10;
+/// Runs from this size on are sent from where they are, shorter ones are collected: a system call takes longer for many pieces.
+const DIRECT: u64 = 2 << 10;
+/// The same for encrypted streams: a record of full size costs least.
+const RECORD: u64 = 16 << 10;
+/// Bytes that are collected, which stay in a cache of the processor.
+const SCRATCH: usize = 128 << 10;
+/// Most pieces of one chunk.
+const RUNS: usize = 512;
 /// Time limit for removing memory from devices.
 const DROPPING: Duration = Duration::from_secs(30);
 /// The size of the buffer for bytes that have no valid target and are dropped.
@@ -113,6 +124,7 @@ impl RequestHandler {
         connection.begin(dialled, wait)?;
         let malformed = || Broken::Failed("the other side sent a malformed frame".to_owned());
         let mut serving = None;
+        let mut scratch = Vec::new();
         loop {
             let (number, request) = frames::decode::<Request>(&connection.receive_frame(wait)?).ok_or_else(malformed)?;
             let reply = match request {
@@ -137,6 +149,10 @@ impl RequestHandler {
                 }
                 Request::Copy { id, epoch, offset, len, write: false } => {
                     send(connection, registry, (&id, epoch), (offset, len), &self.sent, wait)?
+                }
+                Request::Gather { id, epoch, skip, len, parts } => {
+                    let of = Gathered { buffer: (&id, epoch), parts: &parts, skip, len };
+                    gather(connection, registry, &of, &mut scratch, &self.sent, wait)?
                 }
                 Request::Copy { id, epoch, offset, len, write: true } => take(connection, registry, (&id, epoch), offset, len, wait)?,
                 Request::Drop { id } if registry.exports.has(&id) => drop_exported(registry, &id, requester, || peer_name(peer), &stop),
@@ -191,7 +207,7 @@ fn drop_exported(
     Err(Failure::new(Kind::Transfer, "it was dropped, but devices can still reach it: the owner's Python is busy"))
 }
 
-fn pin(registry: &Arc<Registry>, (id, epoch): (&Id, u64), offset: u64, len: u64, write: bool) -> Outcome<crate::registry::Pin> {
+fn pin(registry: &Arc<Registry>, (id, epoch): (&Id, u64), offset: u64, len: u64, write: bool) -> Outcome<Pin> {
     let pin = registry.pin(id, offset, len, write)?;
     if pin.epoch() != epoch {
         return Err(Failure::new(Kind::Access, "the handle has another epoch than the buffer"));
@@ -235,6 +251,117 @@ fn send(
     };
     connection.send(&[&0u32.to_le_bytes()], wait)?;
     Ok(outcome)
+}
+
+/// A read of parts of a buffer.
+struct Gathered<'a> {
+    buffer: (&'a Id, u64),
+    parts: &'a [Part],
+    skip: u64,
+    len: u64,
+}
+
+impl Gathered<'_> {
+    /// The pinned memory, and the sections of it, by their addresses.
+    fn admit(&self, registry: &Arc<Registry>) -> Outcome<(Pin, Spans)> {
+        if self.parts.len() > MOST_PARTS {
+            let count = self.parts.len();
+            return Err(Failure::new(Kind::Access, format!("a copy of {count} parts: at most {MOST_PARTS} are read together")));
+        }
+        let (low, range) = grid::admitted(self.parts, self.skip, self.len)?;
+        let pin = pin(registry, self.buffer, low, range, false)?;
+        let (mut skip, mut left) = (self.skip, self.len);
+        let mut spans = Vec::with_capacity(self.parts.len());
+        for part in self.parts {
+            let grid = Grid::of_part(part);
+            let (start, bytes) = (skip.min(grid.len()), left.min(grid.len().saturating_sub(skip)));
+            (skip, left) = (skip - start, left - bytes);
+            if bytes > 0 {
+                let offset = pin.range.address as u64 + (part.offset - low);
+                spans.push(Span { write: false, local: 0, offset, grid, start, len: bytes });
+            }
+        }
+        Ok((pin, Spans::new(spans)))
+    }
+}
+
+/// Sends the bytes of parts in chunks, and an end mark. Long runs are sent from where they are, short ones are collected in `scratch`.
+fn gather(
+    connection: &mut RemoteConnection,
+    registry: &Arc<Registry>,
+    of: &Gathered<'_>,
+    scratch: &mut Vec<u8>,
+    sent: &AtomicU64,
+    wait: Wait<'_>,
+) -> Result<Outcome<Reply>, Broken> {
+    let outcome = match of.admit(registry) {
+        Err(f) => Err(f),
+        Ok((pin, mut spans)) => {
+            let stop = || (wait.stop)() || !pin.is_current();
+            let within = Wait { stop: &stop, ..wait };
+            let direct = if connection.is_encrypted() { RECORD } else { DIRECT };
+            scratch.resize(SCRATCH, 0);
+            while spans.left() > 0 && pin.is_current() {
+                check_stopped(wait)?;
+                // SAFETY: `admit` has found that the spans are inside the pinned range.
+                let (pieces, bytes) = unsafe { next_chunk(&spans, direct, scratch) };
+                let head = (bytes as u32).to_le_bytes();
+                let mut slices: Vec<&[u8]> = vec![&head];
+                // SAFETY: memory of `scratch`, and registered memory, which the pin keeps. Its owner may write to the latter meanwhile, as
+                // during any one-sided read: the bytes are sent without being interpreted.
+                slices.extend(pieces.iter().map(|(from, n)| unsafe { std::slice::from_raw_parts(*from as *const u8, *n) }));
+                connection.send(&slices, within)?;
+                spans.advance(bytes);
+                sent.fetch_add(bytes, Ordering::Relaxed);
+            }
+            if pin.is_current() { Ok(Reply::Done) } else { Err(Failure::new(Kind::Released, registry.why(of.buffer.0))) }
+        }
+    };
+    connection.send(&[&0u32.to_le_bytes()], wait)?;
+    Ok(outcome)
+}
+
+/// The next bytes of the spans, as address and length of contiguous pieces; and their number. Runs shorter than `direct` are copied to
+/// `scratch`.
+///
+/// # Safety
+/// The offsets of the spans are addresses of valid memory.
+unsafe fn next_chunk(spans: &Spans, direct: u64, scratch: &mut [u8]) -> (Vec<(usize, usize)>, u64) {
+    let mut pieces: Vec<(usize, usize)> = Vec::new();
+    let (base, mut used, mut bytes) = (scratch.as_mut_ptr() as usize, 0, 0);
+    for (span, row) in spans.rows() {
+        let (first, left) = ((span.offset + row.there) as usize, CHUNK as u64 - bytes);
+        if row.run < direct {
+            let room = left.min((scratch.len() - used) as u64);
+            if room == 0 {
+                break;
+            }
+            // A run that is cut off is a row of its own.
+            let part =
+                if room < row.run { Row { run: room, count: 1, ..row } } else { Row { count: row.count.min(room / row.run), ..row } };
+            let n = (part.run * part.count) as usize;
+            // SAFETY: the caller's guarantee, and there is room for `n` bytes.
+            unsafe { copy::gather(first, &part, base + used) };
+            match pieces.last_mut() {
+                Some((from, len)) if *from + *len == base + used => *len += n,
+                _ => pieces.push((base + used, n)),
+            }
+            (used, bytes) = (used + n, bytes + n as u64);
+            if (n as u64) < row.run * row.count {
+                break;
+            }
+            continue;
+        }
+        for i in 0..row.count {
+            let n = row.run.min(CHUNK as u64 - bytes);
+            if n == 0 || pieces.len() == RUNS {
+                return (pieces, bytes);
+            }
+            pieces.push((first + (i * row.there_step) as usize, n as usize));
+            bytes += n;
+        }
+    }
+    (pieces, bytes)
 }
 
 /// Receives bytes into a buffer. Bytes that may not be written are received and dropped.

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from itertools import chain, repeat
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from monarch.extension import bulk
 from monarch.extension.bulk import Handle, Plan
@@ -11,12 +10,16 @@ from monarch.extension.events import is_recording
 from monarch.rdma._buffers.arguments import check_timeout
 from monarch.rdma._process.process import this_process
 from monarch.rdma._transfer.failure import decoder
-from monarch.rdma._transfer.operation import NAMES
+from monarch.rdma._transfer.operation import NAMES, WRITE
 from monarch.rdma._transfer.remote_buffer import path_of, peer_of
+from monarch.rdma.errors import RDMAAccessError
 from monarch.rdma.paths.host_memory import HOST_MEMORY
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    import numpy as np
+    from numpy.typing import NDArray
 
     from monarch.actor import Future, Port
     from monarch.rdma._buffers.observation import Began
@@ -72,36 +75,36 @@ class RDMAPlan:
         return f"<RDMAPlan of {self.ops:,} operations, {self.nbytes:,} bytes>"
 
 
-class Columns(NamedTuple):
-    """Copies between a buffer and memory of this process, one a row: offsets, addresses and numbers of bytes."""
+class Copies(NamedTuple):
+    """Copies between a buffer and memory of this process: a row of nine words each, as native code has them, and their bytes."""
 
     buffer: RemoteBuffer
-    offsets: Sequence[int]
-    addresses: Sequence[int]
-    sizes: Sequence[int]
+    rows: NDArray[np.int64]
+    nbytes: int
 
 
 class HostPlan(RDMAPlan):
-    """Reads or writes between memories of hosts, given as columns: an object for each copy would take ten times as long.
+    """Reads or writes between memories of hosts, given as tables: an object for each copy would take ten times as long.
 
     `keep` keeps the local memory.
     """
 
     __slots__ = ()
 
-    def __init__(self, kind: int, copies: Sequence[Columns], keep: object) -> None:
-        self.ops = sum(len(columns.sizes) for columns in copies)
-        self.nbytes = sum(sum(columns.sizes) for columns in copies)
+    def __init__(self, kind: int, copies: Sequence[Copies], keep: object) -> None:
+        self.ops = sum(len(found.rows) for found in copies)
+        self.nbytes = sum(found.nbytes for found in copies)
         self._way = HOST_MEMORY
         self._op = NAMES[kind]
-        handles = [columns.buffer.__core__ for columns in copies]
-        self._peers = {columns.buffer.__core__.parts()[2]: peer_of(columns.buffer) for columns in copies}
+        handles = [cast("Handle", found.buffer.__core__) for found in copies]
+        self._peers = {found.buffer.__core__.parts()[2]: peer_of(found.buffer) for found in copies}
         self._first = handles[0] if handles else None
-        rows = chain.from_iterable(
-            zip(repeat(handle), repeat(kind), addresses, sizes, offsets, repeat(0), repeat(0), strict=False)
-            for handle, (_, offsets, addresses, sizes) in zip(handles, copies, strict=True)
-        )
-        self.__core__ = Plan(this_process().bulk, list(rows), (tuple(copies), keep))  # pyright: ignore[reportArgumentType]
+        tables = [(handle, found.rows) for handle, found in zip(handles, copies, strict=True)]
+        buffers = tuple(found.buffer for found in copies)
+        try:
+            self.__core__ = Plan.of_tables(this_process().bulk, kind == WRITE, tables, (buffers, keep))
+        except ValueError as e:  # of what another process has stated
+            raise RDMAAccessError(f"malformed copies: {e}") from None
 
 
 def is_for_hosts(buffers: Sequence[RemoteBuffer]) -> bool:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from monarch.rdma._buffers.plan import Columns, HostPlan, RDMAPlan, is_for_hosts
+from monarch.rdma._buffers.plan import Copies, HostPlan, RDMAPlan, is_for_hosts
 from monarch.rdma._transfer.memory import Memory
 from monarch.rdma._transfer.operation import Operation
+from monarch.rdma.weights.planner import flattened
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -27,13 +28,15 @@ def kept_by(tensors: Sequence[LocalTensor], numbers: Numbers) -> list[Kept]:
 
 def plan_of(kind: int, copies: Sequence[tuple[RDMABuffer, Runs]], kept: Sequence[Kept] | None, keep: object = None) -> RDMAPlan:
     """The plan of runs: `there` is an offset in the buffer, `here` an address, of the memory of `kept[piece]`, else of `keep`."""
-    columns = [Columns(buffer, runs.there.tolist(), runs.here.tolist(), runs.nbytes.tolist()) for buffer, runs in copies]
     devices = kept is not None and any(device is not None for _, device in kept)
     if not devices and is_for_hosts([buffer for buffer, _ in copies]):
-        return HostPlan(kind, columns, (kept, keep))
+        return HostPlan(kind, [Copies(buffer, runs.rows(), runs.size()) for buffer, runs in copies], (kept, keep))
     found: list[Operation] = []
-    for (buffer, runs), (_, offsets, addresses, sizes) in zip(copies, columns, strict=True):
-        for piece, offset, address, size in zip(runs.piece, offsets, addresses, sizes, strict=True):
-            of: Kept = (keep, None) if kept is None else kept[int(piece)]
+    for buffer, strided in copies:
+        # Other transports copy contiguous bytes.
+        runs = flattened(strided)
+        columns = (column.tolist() for column in (runs.piece, runs.there, runs.here, runs.nbytes))
+        for piece, offset, address, size in zip(*columns, strict=True):
+            of: Kept = (keep, None) if kept is None else kept[piece]
             found.append(Operation(kind, buffer, Memory(address, size, False, of[0], of[1]), size, offset))
     return RDMAPlan(found)

@@ -75,12 +75,35 @@ class Pieces(NamedTuple):
 
 
 class Runs(NamedTuple):
-    """Contiguous bytes: `nbytes` of them from offset `there` to `here`; `piece` is the first piece that they are of."""
+    """Runs of `nbytes` bytes from offset `there` to `here`, repeated in an outer and an inner dimension; `piece` is the first piece that
+    they are of. The runs of a row do not overlap in `there`, whose steps are not negative.
+    """
 
-    piece: Numbers
-    there: Numbers
-    here: Numbers
-    nbytes: Numbers
+    piece: Numbers  # N
+    there: Numbers  # N
+    here: Numbers  # N
+    nbytes: Numbers  # N
+    count: Numbers  # N, 2
+    there_step: Numbers  # N, 2
+    here_step: Numbers  # N, 2
+
+    @staticmethod
+    def contiguous(piece: Numbers, there: Numbers, here: Numbers, nbytes: Numbers) -> Runs:
+        """Runs that are not repeated."""
+        none = np.zeros((len(piece), 2), np.int64)
+        return Runs(piece, there, here, nbytes, none + 1, none, none)
+
+    def only(self, index: NDArray[np.bool_] | Numbers) -> Runs:
+        return Runs(*(column[index] for column in self))
+
+    def size(self) -> int:
+        """Bytes of all runs."""
+        return int((self.nbytes * self.count.prod(axis=1)).sum())
+
+    def rows(self) -> Numbers:
+        """The rows of a table of copies: address, offset, bytes; then count and steps of the outer and of the inner dimension."""
+        dims = np.stack([self.count, self.there_step, self.here_step], axis=2).reshape(len(self.piece), 6)
+        return np.concatenate([np.stack([self.here, self.there, self.nbytes], axis=1), dims], axis=1)
 
 
 class _Pairs(NamedTuple):
@@ -366,29 +389,86 @@ def placed(nbytes: Numbers, itemsize: Numbers) -> Numbers:
 
 
 def find_runs(extent: Numbers, itemsize: Numbers, there: tuple[Numbers, Numbers], here: tuple[Numbers, Numbers]) -> Runs:
-    """The contiguous runs of boxes that lie in two memories: `there` and `here` are first bytes and strides."""
+    """The runs of boxes that lie in two memories: `there` and `here` are first bytes and strides."""
     run = itemsize.copy()
     inner = np.ones(len(extent), bool)
-    outer = extent.copy()
+    count = extent.copy()
     for dim in reversed(range(extent.shape[1])):
         one = extent[:, dim] == 1
         inner = inner & (one | ((there[1][:, dim] == run) & (here[1][:, dim] == run)))
         run = np.where(inner, run * extent[:, dim], run)
-        outer[:, dim] = np.where(inner, 1, extent[:, dim])
-    count = outer.prod(axis=1)
-    if (count == 1).all():
-        return Runs(np.arange(len(extent)), there[0], here[0], run)
-    piece = np.repeat(np.arange(len(extent)), count)
-    rest = _within(count)
-    far, near = there[0][piece], here[0][piece]
-    for dim in reversed(range(extent.shape[1])):
-        if (outer[:, dim] == 1).all():
-            continue
-        size = outer[piece, dim]
-        rest, index = rest // size, rest % size
-        far = far + index * there[1][piece, dim]
-        near = near + index * here[1][piece, dim]
-    return Runs(piece, far, near, run[piece])
+        count[:, dim] = np.where(inner, 1, extent[:, dim])
+    whole = np.arange(len(extent))
+    strided = np.flatnonzero((count != 1).any(axis=1))
+    if not len(strided):
+        return Runs.contiguous(whole, there[0], here[0], run)
+    rest = _strided(strided, run[strided], count[strided], (there[0][strided], there[1][strided]), (here[0][strided], here[1][strided]))
+    plain = np.flatnonzero((count == 1).all(axis=1))
+    found = Runs.contiguous(plain, there[0][plain], here[0][plain], run[plain])
+    joined = Runs(*(np.concatenate(columns) for columns in zip(found, rest, strict=True)))
+    return joined.only(np.argsort(joined.piece, kind="stable"))
+
+
+def _strided(piece: Numbers, run: Numbers, count: Numbers, there: tuple[Numbers, Numbers], here: tuple[Numbers, Numbers]) -> Runs:
+    """The runs of pieces that are more than one run."""
+    used = count > 1
+    # Steps go up in the source.
+    down = used & (there[1] < 0)
+    steps = np.where(used, there[1], 0), np.where(used, here[1], 0)
+    far, near = (start + ((count - 1) * step * down).sum(axis=1) for start, step in zip((there[0], here[0]), steps, strict=True))
+    dims = [count, *(np.where(down, -step, step) for step in steps)]
+    dims = _by_step(dims)
+    # A dimension that continues the next one is one with it.
+    for dim in reversed(range(count.shape[1] - 1)):
+        (outer, outer_far, outer_near), (inner, inner_far, inner_near) = ([column[:, i] for column in dims] for i in (dim, dim + 1))
+        one = (outer > 1) & (inner > 1) & (outer_far == inner_far * inner) & (outer_near == inner_near * inner)
+        if one.any():
+            outer[one] *= inner[one]
+            outer_far[one], outer_near[one] = inner_far[one], inner_near[one]
+            inner[one], inner_far[one], inner_near[one] = 1, 0, 0
+    count, far_step, near_step = _by_step(dims)
+    # Dimensions in front of the last two are rows of their own; so are all of runs that overlap, as of an expanded tensor.
+    end, overlaps = run, np.zeros(len(run), bool)
+    for dim in reversed(range(count.shape[1])):
+        overlaps |= (count[:, dim] > 1) & (far_step[:, dim] < end)
+        end = end + (count[:, dim] - 1) * far_step[:, dim]
+    last = np.arange(count.shape[1]) >= count.shape[1] - 2
+    kept = last & ~overlaps[:, None]
+    rows, far, near = _spread(np.where(kept, 1, count), (far, far_step), (near, near_step))
+    if count.shape[1] == 1:
+        count, far_step, near_step, kept = (
+            np.concatenate([np.full_like(column, value), column], axis=1)
+            for column, value in ((count, 1), (far_step, 0), (near_step, 0), (kept, False))
+        )
+    two = [np.where(kept, column, value)[rows, -2:] for column, value in ((count, 1), (far_step, 0), (near_step, 0))]
+    return Runs(piece[rows], far, near, run[rows], *two)
+
+
+def _by_step(dims: list[Numbers]) -> list[Numbers]:
+    """Counts and steps of each row, sorted: first dimensions of one step, then by falling steps in the source."""
+    order = np.argsort(np.where(dims[0] > 1, -dims[1], np.iinfo(np.int64).min), axis=1, kind="stable")
+    return [np.take_along_axis(column, order, axis=1) for column in dims]
+
+
+def _spread(count: Numbers, there: tuple[Numbers, Numbers], here: tuple[Numbers, Numbers]) -> tuple[Numbers, Numbers, Numbers]:
+    """Each step of the dimensions as a row of its own: its number before, and its first bytes."""
+    times = count.prod(axis=1)
+    if (times == 1).all():
+        return np.arange(len(count)), there[0], here[0]
+    rows = np.repeat(np.arange(len(count)), times)
+    rest = _within(times)
+    far, near = there[0][rows], here[0][rows]
+    for dim in reversed(range(count.shape[1])):
+        rest, index = rest // count[rows, dim], rest % count[rows, dim]
+        far = far + index * there[1][rows, dim]
+        near = near + index * here[1][rows, dim]
+    return rows, far, near
+
+
+def flattened(runs: Runs) -> Runs:
+    """The same bytes as runs that are not repeated."""
+    rows, there, here = _spread(runs.count, (runs.there, runs.there_step), (runs.here, runs.here_step))
+    return Runs.contiguous(runs.piece[rows], there, here, runs.nbytes[rows])
 
 
 def merged(runs: Runs, group: Numbers) -> Runs:
@@ -396,17 +476,19 @@ def merged(runs: Runs, group: Numbers) -> Runs:
     if len(runs.piece) < 2:
         return runs
     groups = group[runs.piece]
+    once = (runs.count == 1).all(axis=1)
     follows = (
         (groups[1:] == groups[:-1])
+        & (once[1:] & once[:-1])
         & (runs.there[1:] == runs.there[:-1] + runs.nbytes[:-1])
         & (runs.here[1:] == runs.here[:-1] + runs.nbytes[:-1])
     )
     first = np.flatnonzero(np.append(True, ~follows))
-    return Runs(runs.piece[first], runs.there[first], runs.here[first], np.add.reduceat(runs.nbytes, first))
+    return runs.only(first)._replace(nbytes=np.add.reduceat(runs.nbytes, first))
 
 
 def by_group(runs: Runs, group: Numbers) -> list[tuple[int, Runs]]:
     """The runs of each group; the groups are sorted."""
     groups = group[runs.piece]
     edges = [0, *(np.flatnonzero(groups[1:] != groups[:-1]) + 1).tolist(), len(groups)]
-    return [(int(groups[a]), Runs(*(column[a:b] for column in runs))) for a, b in pairwise(edges) if b > a]
+    return [(int(groups[a]), runs.only(np.arange(a, b))) for a, b in pairwise(edges) if b > a]

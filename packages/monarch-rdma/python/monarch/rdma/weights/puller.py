@@ -20,7 +20,6 @@ from monarch.rdma._process.allocation import allocate
 from monarch.rdma._transfer.operation import READ
 from monarch.rdma.errors import RDMAError, RDMATimeoutError
 from monarch.rdma.weights.casting import Casts
-from monarch.rdma.weights.mapped import Strided, mapped, short_runs
 from monarch.rdma.weights.operations import Kept, kept_by, plan_of
 from monarch.rdma.weights.planner import Runs, Source, by_group, find_pieces, find_runs, merged
 from monarch.rdma.weights.relay import Relay, staged_table
@@ -64,15 +63,6 @@ class Feed:
         self._kept: Sequence[Kept] | None = None
         self._keep: object = None
         self._plans: dict[int, RDMAPlan] = {}
-        self._strided: list[Strided] = []
-
-    def map(self, pieces: Pieces, which: Numbers, staging: memoryview) -> bool:
-        """Copies these pieces from mapped memory from now on; false if its memory cannot be mapped."""
-        memories = [mapped(slot[0]) if len(slot) == 1 else None for slot in self._slots]
-        found = [memory for memory in memories if memory is not None]
-        if len(found) == len(memories):
-            self._strided = [Strided(memory, staging, pieces, which) for memory in found]
-        return bool(self._strided)
 
     def read(self, runs: Runs, region: Numbers, kept: Sequence[Kept] | None, keep: object) -> None:
         """What is read of it: runs of these regions."""
@@ -115,11 +105,6 @@ class Feed:
             copies = [(self._slots[slot][region], runs) for region, runs in self._runs]
             plan = self._plans[slot] = opened(plan_of(READ, copies, self._kept, self._keep))
         return plan.submit(timeout=timeout)
-
-    def copy(self, version: int) -> None:
-        """Copies the pieces of mapped memory."""
-        if self._strided:
-            self._strided[self._slot(version)].run()
 
     def _slot(self, version: int) -> int:
         return next(i for i, value in enumerate(self.values.tolist()) if is_there(value, version))
@@ -167,25 +152,13 @@ class Puller:
         self._memory = memory
         base = int(np.frombuffer(memory, np.uint8).__array_interface__["data"][0])
         staging = (pieces.dense + base, pieces.dense_strides)
-        fetch = self._unmapped(feeds, pieces, find_runs(pieces.extent, pieces.itemsize, far, staging), memory)
-        self._assign(feeds, pieces, fetch, None, memory)
+        self._assign(feeds, pieces, find_runs(pieces.extent, pieces.itemsize, far, staging), None, memory)
         self._staging = RDMABuffer(memory)
         same = np.array([tensors[int(i)].dtype == dtype for i, dtype in zip(pieces.tensor, pieces.dtype, strict=True)], bool)
         runs = find_runs(pieces.extent, pieces.itemsize, (pieces.dense, pieces.dense_strides), near)
-        runs = Runs(*(column[same[runs.piece]] for column in runs))
-        self._commit = plan_of(READ, [(self._staging, merged(runs, pieces.tensor))], kept)
+        self._commit = plan_of(READ, [(self._staging, merged(runs.only(same[runs.piece]), pieces.tensor))], kept)
         if not same.all():
             self._casts = Casts(tensors, pieces, np.flatnonzero(~same), memory)
-
-    def _unmapped(self, feeds: dict[int, Feed], pieces: Pieces, runs: Runs, memory: memoryview) -> Runs:
-        """The runs but for those of pieces that are copied from mapped memory."""
-        short = short_runs(pieces, runs)
-        for i in np.unique(pieces.source[short]):
-            which = np.flatnonzero(short & (pieces.source == i))
-            if not feeds[int(i)].map(pieces, which, memory):
-                short[which] = False
-        left = ~short[runs.piece]
-        return Runs(*(column[left] for column in runs))
 
     def _assign(self, feeds: dict[int, Feed], pieces: Pieces, runs: Runs, kept: Sequence[Kept] | None, keep: object) -> None:
         # Runs of one source and region that follow each other are one read.
@@ -328,10 +301,7 @@ class Puller:
         self._begin(version)
         start = time.monotonic()
         self.from_sources += self.nbytes
-        fetching = [feed.fetch(version, _left(until)) for feed in self._feeds]
-        for feed in self._feeds:
-            feed.copy(version)
-        self._all(fetching)
+        self._all([feed.fetch(version, _left(until)) for feed in self._feeds])
         self._all([feed.look(_left(until)) for feed in self._feeds])
         if not all(feed.has(version) for feed in self._feeds):
             self.retries += 1
