@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bench.faults import disks, ends, frozen, healthy, loads, machine, memory, networks, services, waits
+from bench.faults import collectives, disks, ends, frozen, healthy, loads, machine, memory, networks, services, versions, waits
 from bench.faults.program import Fault
 
 FAULTS: tuple[Fault, ...] = (
@@ -14,10 +14,12 @@ FAULTS: tuple[Fault, ...] = (
     *memory.FAULTS,
     *disks.FAULTS,
     *services.FAULTS,
+    *collectives.FAULTS,
+    *versions.FAULTS,
 )
 # Their jobs are on hosts of their own.
 OF_HOSTS: tuple[Fault, ...] = networks.FAULTS
-ALL: tuple[Fault, ...] = (*FAULTS, *OF_HOSTS, *healthy.HEALTHY)
+ALL: tuple[Fault, ...] = (*FAULTS, *OF_HOSTS, *healthy.HEALTHY, *collectives.HEALTHY, *versions.HEALTHY)
 
 
 def by_name(name: str) -> Fault:

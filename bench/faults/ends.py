@@ -6,16 +6,10 @@ import os
 import signal
 from pathlib import Path
 
-import monarch.actor
 from bench.faults.actors import Fragile, Trainer
-from bench.faults.program import Fault, rest
+from bench.faults.program import Fault, go_on, rest
 from monarch.actor import SupervisionError, this_host
 from monarch.actor.testing import local_hosts
-
-
-def _goes_on() -> None:
-    """The script notices failures by its calls, as one that retries does."""
-    monarch.actor.unhandled_fault_hook = lambda failure: None
 
 
 def _failed(call: object) -> None:
@@ -27,7 +21,7 @@ def _failed(call: object) -> None:
 
 
 def dead_proc() -> None:
-    _goes_on()
+    go_on()
     trainers = this_host().spawn_procs({"gpus": 4}, name="workers").spawn("trainer", Trainer)
     os.kill(trainers.slice(gpus=2).pid.call_one().get(), signal.SIGKILL)
     _failed(trainers.step.call())
@@ -36,7 +30,7 @@ def dead_proc() -> None:
 
 def lost_host() -> None:
     """The agent of one of two hosts is killed."""
-    _goes_on()
+    go_on()
     with local_hosts(2) as hosts:
         trainers = hosts.spawn_procs({"gpus": 2}, name="workers").spawn("trainer", Trainer)
         pid = trainers.slice(hosts=1, gpus=0).pid.call_one().get()
@@ -51,7 +45,7 @@ def parent(pid: int) -> int:
 
 
 def exception() -> None:
-    _goes_on()
+    go_on()
     trainers = this_host().spawn_procs({"gpus": 4}, name="workers").spawn("trainer", Trainer)
     trainers.step.call().get()
     trainers.check.broadcast(1)
@@ -64,7 +58,7 @@ def exception() -> None:
 
 
 def crash_loop() -> None:
-    _goes_on()
+    go_on()
     for _ in range(4):
         _failed(this_host().spawn_procs(name="servers").spawn("server", Fragile).use.call_one())
     rest()

@@ -7,8 +7,10 @@ import os
 import sys
 import threading
 from collections.abc import Callable
+from importlib.util import find_spec
 from typing import Any, NamedTuple, NoReturn
 
+import monarch.actor
 from monarch.actor import Future
 
 READY = "ready"
@@ -18,7 +20,7 @@ class Fault(NamedTuple):
     """A program with a fault. `cause` is a regular expression of the expected first line; empty for a healthy job.
 
     `after` is the time in seconds from readiness until the fault can be seen, such as the limit after which a process is unresponsive.
-    `needs` is a folder that only root may change.
+    `needs` is a folder that only root may change, `module` one that is not always installed.
     """
 
     name: str
@@ -26,10 +28,18 @@ class Fault(NamedTuple):
     cause: str
     after: float = 0.5
     needs: str = ""
+    module: str = ""
 
     def is_possible(self) -> bool:
-        """Whether this machine has the folder in `needs`, and this user may change it."""
+        """Whether this machine has the folder in `needs`, this user may change it, and the module is installed."""
+        if self.module and find_spec(self.module) is None:
+            return False
         return not self.needs or (os.geteuid() == 0 and os.path.isdir(self.needs))
+
+
+def go_on() -> None:
+    """The script notices failures by its calls, as one that retries does."""
+    monarch.actor.unhandled_fault_hook = lambda failure: None
 
 
 def ready(client: int | None = None, within: tuple[str, ...] = ()) -> None:

@@ -28,7 +28,7 @@ def look(pid: int) -> Diagnosis:
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda one: one.name)
 def test_cause_of_a_fault_is_first(fault: Fault) -> None:
     if not fault.is_possible():
-        pytest.skip(f"needs root, and {fault.needs}")
+        pytest.skip(f"needs {fault.module or fault.needs}")
     last: list[Diagnosis] = []
 
     def found() -> bool:

@@ -11,12 +11,14 @@ import sys
 from monarch._core.actor.place import coroutine_frames
 from monarch._core.call.future import Future
 from monarch._core.observe.held_locks import Locks
+from monarch._core.observe.process_groups import process_groups
 from monarch._core.observe.resources import resources
+from monarch._core.observe.software import software
 from monarch._core.process.current import known_process
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
     from types import FrameType
     from typing import Any
 
@@ -39,11 +41,19 @@ _WAITING = {_future.get.__code__, _future.__await__.__code__}
 
 
 def waits_and_failures(process: LocalProcess) -> dict[str, Any]:
-    """What this module finds, as members of the answer with the stacks. Without one of them the stacks are answered all the same."""
+    """What the looks find, as members of the answer with the stacks. Without one of them the stacks are answered all the same."""
     found: dict[str, Any] = {}
-    for name, look in (("waits", waits), ("failures", failures), ("concurrent", concurrent), ("resources", _resources)):
+    looks: tuple[tuple[str, Callable[[], Any]], ...] = (
+        ("waits", lambda: waits(process)),
+        ("failures", lambda: failures(process)),
+        ("concurrent", lambda: concurrent(process)),
+        ("resources", lambda: _resources(process)),
+        ("groups", process_groups),
+        ("software", software),
+    )
+    for name, look in looks:
         try:
-            found[name] = look(process)
+            found[name] = look()
         except Exception as e:  # the frames and objects of other threads change while they are read
             found[f"{name}_error"] = f"{type(e).__name__}: {e}"[:_MOST_TEXT]
     return found

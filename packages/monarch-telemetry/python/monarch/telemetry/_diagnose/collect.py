@@ -8,7 +8,8 @@ from collections.abc import Callable, Sequence
 from monarch.extension import member
 from monarch.extension.inspection import InspectedJob, host_stacks, host_state, inspect_jobs
 from monarch.telemetry._asking import Asking
-from monarch.telemetry._diagnose.inspected import Looked, snapshot
+from monarch.telemetry._diagnose.groups import is_unclear
+from monarch.telemetry._diagnose.inspected import Looked, group_ranks, snapshot
 from monarch.telemetry._diagnose.machine import local_pids, without_answer
 from monarch.telemetry._diagnose.processor_time import processor_checks, sampled
 from monarch.telemetry._diagnose.resources import resource_checks
@@ -18,6 +19,10 @@ from monarch.telemetry.errors import TelemetryError
 
 # The seconds between both looks: what waits for as long is no call that has just begun.
 BETWEEN = 0.4
+# The seconds between the first look and a third one, for ranks that wait for others in a collective; and the most looks at them: a process
+# of an overloaded machine may miss one.
+_LONGER = 1.4
+_MOST_LOOKS = 4
 # Seconds for a look. Agents answer within two, on a machine that is not overloaded.
 _TIMEOUT = 6.0
 
@@ -60,11 +65,20 @@ def collected(
             time.sleep(rest)  # sleeps: the time between both looks
         second = find()
         now = second if second is not None and second.state is not None else first
-        found = snapshot(before, Looked(now.state, now.stacks), time.monotonic() - began)
+        after = Looked(now.state, now.stacks)
+        found = snapshot(before, after, time.monotonic() - began)
         passed = time.monotonic() - sampled_at
         checks = processor_checks(found.procs, samples, sampled(samples), passed)
         found = found._replace(checks=(*resource_checks(found.procs), *checks))
         found = found._replace(sources=_sources(found))
+        looks = [before, after]
+        while is_unclear(found.groups) and len(looks) < _MOST_LOOKS:
+            time.sleep(max(0.0, began + (len(looks) - 1) * _LONGER - time.monotonic()))  # sleeps: a collective takes a while
+            if (third := find()) is not None:
+                looks.append(Looked(third.state, third.stacks))
+            found = found._replace(groups=group_ranks(looks, found.procs), group_seconds=time.monotonic() - began)
+            if third is None or all(len(one.looks) > 2 for one in found.groups):
+                break
         if now.stacks is None:
             missing.append("stacks of the processes")
     elif first is not None:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, cast
 
+from monarch.telemetry._diagnose.group_rank import Counted, GroupRank, counted_ranks
 from monarch.telemetry._diagnose.snapshot import Actor, End, Frame, Host, Proc, Snapshot, Thread, Wait
+from monarch.telemetry._diagnose.software import software_of
 from monarch.telemetry._stacks.frames import parse_faulthandler
 
 _COORDINATE = re.compile(r": (\d+)/(\d+)(?=[,}])", re.ASCII)
@@ -48,7 +50,7 @@ def parse_name(display: str) -> Name:
 
 def snapshot(before: Looked, now: Looked, between: float) -> Snapshot:
     """The state of the second look. Waits are those that both looks have seen; threads are paused where their calls are the same."""
-    earlier, stacks = dict(_stack_answers(before)), dict(_stack_answers(now))
+    earlier, stacks = dict(stack_answers(before)), dict(stack_answers(now))
     queues = {(proc["uid"], actor["mesh"]): actor for _, proc in procs_of(before) for actor in _actors(proc)}
     procs: list[Proc] = []
     actors: list[Actor] = []
@@ -96,6 +98,8 @@ def snapshot(before: Looked, now: Looked, between: float) -> Snapshot:
         tuple(ends),
         seconds=between,
         missing=(*malformed, *late),
+        groups=group_ranks((before, now), procs),
+        software=tuple(software_of(uid, answer) for uid, answer in stacks.items()),
         is_orphan=now.state is not None and bool(now.state["procs"]) and now.state["procs"][0]["name"] == "agent",
     )
 
@@ -124,7 +128,7 @@ def _actors(proc: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     return proc["answer"]["actors"] if proc["answer"] else []
 
 
-def _stack_answers(looked: Looked) -> Iterator[tuple[str, Mapping[str, Any]]]:
+def stack_answers(looked: Looked) -> Iterator[tuple[str, Mapping[str, Any]]]:
     """The stacks of each process, by its number: its own answer, or those that were read when it became unresponsive."""
     for part in _parts(looked.stacks):
         for proc in part["procs"]:
@@ -282,3 +286,16 @@ def _ends(answer: Mapping[str, Any] | None) -> Iterator[End]:
             one["host"],
             one["pid"],
         )
+
+
+def group_ranks(looks: Sequence[Looked], procs: Sequence[Proc]) -> tuple[GroupRank, ...]:
+    """The ranks of process groups, each in the looks that have seen it: on an overloaded machine a process may miss one."""
+    names = {proc.uid: proc.mesh or "" for proc in procs}
+    found: dict[tuple[str, tuple[str, ...], int, int], list[Counted]] = {}
+    for looked in looks:
+        for uid, answer in stack_answers(looked):
+            for key, counted in counted_ranks(answer):
+                if uid in names:
+                    found.setdefault((uid, (names[uid], *key[0]), *key[1:]), []).append(counted)
+    ranks = [GroupRank(uid, group, rank, size, tuple(seen)) for (uid, group, rank, size), seen in found.items()]
+    return tuple(sorted(ranks, key=lambda one: (one.group, one.rank)))

@@ -14,7 +14,9 @@ from typing import NamedTuple, cast
 from monarch.extension import BrokenEntry, entry_names, load_entry
 from monarch.telemetry._diagnose.detectors import (
     clocks,
+    collectives,
     deadlock,
+    differences,
     disks,
     ends,
     hosts,
@@ -34,7 +36,24 @@ from monarch.telemetry._diagnose.wait_graph import WaitGraph
 GROUP = "monarch.detector"
 OWN: tuple[Detector, ...] = tuple(
     one
-    for module in (ends, hosts, unresponsive, deadlock, locks, memory, limits, disks, names, links, leaks, clocks, imports, queues)
+    for module in (
+        ends,
+        hosts,
+        unresponsive,
+        deadlock,
+        locks,
+        memory,
+        limits,
+        disks,
+        names,
+        links,
+        leaks,
+        clocks,
+        imports,
+        queues,
+        collectives,
+        differences,
+    )
     for one in module.DETECTORS
 )
 _MOST_TEXT = 200

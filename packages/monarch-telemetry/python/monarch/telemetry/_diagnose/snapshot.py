@@ -10,6 +10,9 @@ from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import Any, NamedTuple
 
+from monarch.telemetry._diagnose.group_rank import GroupRank
+from monarch.telemetry._diagnose.software import Software
+
 # A node: ("host", name), ("proc", uid), ("actor", uid of its proc, mesh) or ("thread", uid of its proc, number).
 Node = tuple[str, ...]
 
@@ -191,6 +194,10 @@ class Snapshot(NamedTuple):
     missing: tuple[str, ...] = ()
     # Where no client of the job was found.
     is_orphan: bool = False
+    # Ranks of process groups, and the time between the first and the last look at them.
+    groups: tuple[GroupRank, ...] = ()
+    group_seconds: float = 0.0
+    software: tuple[Software, ...] = ()
 
 
 class Index:
