@@ -66,6 +66,9 @@ def frozen_disk() -> None:
     place = mounted("-o", "loop", str(image))
     trainers = this_host().spawn_procs({"gpus": 3}, name="workers").spawn("trainer", Trainer)
     trainers.pid.call().get()
+    # A process that writes to a frozen file system cannot end. This one thaws it once the program has ended, by SIGKILL too.
+    thaw = subprocess.Popen(["sh", "-c", 'read -r _; fsfreeze -u "$0"', place], stdin=subprocess.PIPE, start_new_session=True)
+    assert thaw.poll() is None
     subprocess.run(["fsfreeze", "-f", place], check=True)
     rest(trainers.save.call(1, str(place / "checkpoint")))
 
