@@ -444,7 +444,7 @@ def test_box_outside_of_its_memory_is_refused(start):
     extent, itemsize = np.array([[32, 1]]), np.array([2])
     there = np.array([2 + start]), np.array([[4, 2]])
     here = np.array([into.ctypes.data]), np.array([[2, 2]])
-    buffer = RDMABuffer(memory, readonly=True)
+    buffer = RDMABuffer(memoryview(memory), readonly=True)
 
     def read():
         plan_of(READ, [(buffer, find_runs(extent, itemsize, there, here))], None, into).submit().get()
