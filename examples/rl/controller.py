@@ -21,6 +21,8 @@ from monarch.actor import Actor, ActorError, MeshFailure, SupervisionError, conc
 from monarch.actor.recovery import Replicas
 
 MAX_LOSSES = 6
+# A new process would import these for seconds.
+PRELOADED = ["torch", "torch.distributed.checkpoint.state_dict", "torch.distributed.fsdp", "torch.distributed.tensor.parallel"]
 
 
 class Point(NamedTuple):
@@ -44,7 +46,7 @@ class Controller(Actor):
     def __init__(self, trainers: int, groups: int, ranks: int, checkpoints: Path) -> None:
         replay = this_host().spawn_procs(name="replay").spawn("replay", Replay)
         verifiers = this_host().spawn_procs({"procs": 2}, name="verifiers").spawn("verifiers", Verifier, replay)
-        hosts = this_host().with_preload(["torch"])  # a new process would import it for seconds
+        hosts = this_host().with_preload(PRELOADED)
         self.replay = replay
         self.trainers = Replicas(
             1,
