@@ -91,9 +91,9 @@ unsafe fn row((mut from, from_step): (usize, isize), (mut to, to_step): (usize, 
 /// The section is valid in both memories, for writing in the one that changes.
 pub unsafe fn section(grid: &Grid, (there, here): (usize, usize), write: bool, start: u64, len: u64) {
     for r in grid.rows(start, len) {
-        let far = (there.wrapping_add(r.there as usize), r.there_step as isize);
-        let near = (here.wrapping_add_signed(r.here as isize), r.here_step as isize);
-        let (from, to) = if write { (near, far) } else { (far, near) };
+        let remote = (there.wrapping_add(r.there as usize), r.there_step as isize);
+        let local = (here.wrapping_add_signed(r.here as isize), r.here_step as isize);
+        let (from, to) = if write { (local, remote) } else { (remote, local) };
         // SAFETY: the caller's guarantee: rows are parts of the section.
         unsafe { row(from, to, r.run as usize, r.count) };
     }

@@ -315,7 +315,7 @@ impl Job {
     }
 }
 
-/// What the operations copy, each as a whole.
+/// The copies of the operations, each as a whole.
 fn spans(ops: &[Op]) -> Vec<Span> {
     ops.iter().map(|op| op.span(0, op.len())).collect()
 }

@@ -13,12 +13,13 @@ proptest! {
 
     #[test]
     fn requests(id: [u8; 16], offset: u64, len: u64, epoch: u64, write: bool, number: u32) {
+        let part = Part { offset, run: len, counts: [len, epoch], steps: [offset; 2] };
         for request in [
             Request::Copy { id, epoch, offset, len, write },
             Request::Restrict { id, offset, len, readonly: write },
             Request::CompareSwap { id, offset, compare: len, swap: epoch },
             Request::Open { id, epoch },
-            Request::Gather { id, epoch, skip: len, len: offset, parts: vec![Part { offset, run: len, counts: [len, epoch], steps: [offset; 2] }] },
+            Request::Gather { id, epoch, skip: len, len: offset, parts: vec![part] },
         ] {
             let message = encode(number, &request);
             prop_assert!(message.len() < LONGEST);
