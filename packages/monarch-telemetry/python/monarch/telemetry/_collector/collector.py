@@ -104,8 +104,11 @@ class Collector(Actor):
         return version(), int(me.proc), me.pid, int(me.host), int(dict(places()).get(self._job, me.host))
 
     @endpoint
-    async def part(self, plan: str, limits: tuple[Any, ...], seconds: float, token: int) -> tuple[bytes, int]:
-        """A part of an answer, and how many rows its tables have. `seconds` are what is left for it; `token` identifies the query."""
+    async def part(self, plan: str, limits: tuple[Any, ...], seconds: float, token: int) -> tuple[bytes, int] | None:
+        """A part of an answer, and how many rows its tables have; None when `seconds` are over, or the query of `token` was cancelled.
+
+        The caller does not wait longer either, and an exception that no code reads would be reported on its stderr.
+        """
         deadline = time.monotonic() + seconds
         return await self._on_thread(lambda: self._part(plan, Limits(*limits), deadline, token))
 
@@ -116,7 +119,7 @@ class Collector(Actor):
         while len(self._cancelled) > _MOST_CANCELLED:
             self._cancelled.popitem(last=False)
 
-    def _part(self, text: str, limits: Limits, deadline: float, token: int) -> tuple[bytes, int]:
+    def _part(self, text: str, limits: Limits, deadline: float, token: int) -> tuple[bytes, int] | None:
         def clock() -> float:
             return math.inf if token in self._cancelled else time.monotonic()
 
@@ -128,14 +131,20 @@ class Collector(Actor):
         tables = self._keeping.tables(name for name in plan.reads if not is_call(name))
         if calls:
             tables.update(self._live.tables(calls))
-        batches = part(plan, tables, limits=limits, deadline=deadline, clock=clock)
+        try:
+            batches = part(plan, tables, limits=limits, deadline=deadline, clock=clock)
+        except QueryTimeout:
+            return None
         return wire.encode(batches), sum(batch.num_rows for _, held in tables.values() for batch in held)
 
     @endpoint
     async def gather(
         self, plan: str, limits: tuple[Any, ...], seconds: float, others: list[Any], token: int
-    ) -> tuple[bytes, int, list[int]]:
-        """The parts of this host and of those of other collectors as one, and the places of collectors that have not answered."""
+    ) -> tuple[bytes, int, list[int]] | None:
+        """The parts of this host and of those of other collectors as one, and the places of collectors that have not answered.
+
+        None is that of `part`.
+        """
         deadline = time.monotonic() + seconds
         given = Limits(*limits)
 
@@ -151,6 +160,8 @@ class Collector(Actor):
 
         mine = self._on_thread(lambda: self._part(plan, given, deadline, token))
         found = await asyncio.gather(mine, *(of(other) for other in others))
+        if found[0] is None:
+            return None
 
         def merged() -> tuple[bytes, int, list[int]]:
             made = Plan.from_json(plan, schemas())

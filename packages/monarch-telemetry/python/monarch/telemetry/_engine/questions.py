@@ -101,6 +101,8 @@ class Questions:
             match self._query.wait(future, self._left()):
                 case (bytes() as data, int() as scanned) if self._may_be(data, scanned):
                     self.found[host.name] = Part(data, scanned)
+                case None:
+                    self.missing[host.name] = "no answer in time"
                 case _:
                     self.missing[host.name] = "its answer is malformed"
         except TimeoutError:
