@@ -8,6 +8,7 @@ import re
 import tokenize
 
 from tools.style.rust import TOKEN
+from tools.style.syntax import nodes
 
 _FENCE = re.compile(r"^(?P<indent>[ ]*)(?P<fence>`{3,}|~{3,})[^\n]*\n.*?^[ ]*(?P=fence)[^\n]*$", re.MULTILINE | re.DOTALL)
 _SPAN = re.compile(r"(?<!`)(?P<ticks>`+)(?!`).+?(?<!`)(?P=ticks)(?!`)", re.DOTALL)
@@ -37,13 +38,12 @@ def markdown(text: str) -> str:
 
 def python(text: str) -> str:
     """The prose of a Python file's docstrings and comments, as `markdown` gives that of a page."""
-    try:
-        tree = ast.parse(text)
-    except (SyntaxError, ValueError):  # ruff reports it better
+    found = nodes(text)
+    if not found:
         return ""
     lines = text.splitlines()
     kept = [""] * len(lines)
-    for node in ast.walk(tree):
+    for node in found:
         if not isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef) or not node.body:
             continue
         first = node.body[0]

@@ -5,10 +5,11 @@ from __future__ import annotations
 import ast
 import re
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from tools.style.problem import Problem, is_test
+from tools.style.syntax import nodes, parsed
 
 CLOCKS = {"time", "asyncio", "trio", "anyio"}
 # The pattern is also applied inside strings: a script for another interpreter. `sleep(0)` only yields and takes no time.
@@ -27,7 +28,7 @@ def contents(path: Path, text: str) -> Iterator[Problem]:
     """`__init__.py` is a table of contents: imports and names, nothing implemented."""
     if path.name != "__init__.py":
         return
-    for node in ast.walk(_parse(text)):
+    for node in nodes(text):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef) and node.name not in MODULE_HOOKS:
             yield Problem(path, node.lineno, "contents-only", f"'{node.name}' is implemented here; give it a file of its own")
 
@@ -38,7 +39,7 @@ def sleeps(path: Path, text: str) -> Iterator[Problem]:
         return
     lines = text.splitlines()
     found = {number for number, line in enumerate(lines, 1) if SLEEP_TEXT.search(line.split("#")[0])}
-    found |= {node.lineno for node in _sleep_calls(_parse(text))}
+    found |= {node.lineno for node in _sleep_calls(nodes(text))}
     for number in sorted(found):
         if not SLEEP_MARK.search(lines[number - 1]):
             yield Problem(path, number, "sleep", "a sleep in a test; wait for an event, or say why: '# sleeps: <reason>'")
@@ -49,8 +50,8 @@ def polls(path: Path, text: str) -> Iterator[Problem]:
     if not is_test(path):
         return
     lines = text.splitlines()
-    for first, source in [(1, text), *_scripts(text)]:
-        for node in ast.walk(_parse(source)):
+    for first, found in [(1, nodes(text)), *((line, parsed(source)) for line, source in _scripts(text))]:
+        for node in found:
             if isinstance(node, ast.While) and _only_waits(node):
                 number = min(first + node.lineno - 1, len(lines))
                 if not _POLL_MARK.search(lines[number - 1]):
@@ -61,7 +62,7 @@ def error_texts(path: Path, text: str) -> Iterator[Problem]:
     """No decision by the text of a caught error: its type, code or number decides."""
     if is_test(path):
         return
-    for handler in ast.walk(_parse(text)):
+    for handler in nodes(text):
         if not isinstance(handler, ast.ExceptHandler) or handler.name is None:
             continue
         texts = {f"str({handler.name})", f"repr({handler.name})", f"{handler.name}.args[0]"}
@@ -90,30 +91,25 @@ def _only_waits(loop: ast.While) -> bool:
 
 def _scripts(text: str) -> Iterator[tuple[int, str]]:
     """First line and text of each string that may be a script; in an f-string a name replaces each value."""
-    for node in ast.walk(_parse(text)):
+    for node in nodes(text):
+        if not isinstance(node, ast.Constant | ast.JoinedStr):
+            continue
         parts = node.values if isinstance(node, ast.JoinedStr) else [node]
-        found = "".join(str(part.value) if isinstance(part, ast.Constant) else "x" for part in parts if isinstance(part, ast.expr))
-        if isinstance(node, ast.Constant | ast.JoinedStr) and "while " in found:
+        found = "".join(str(part.value) if isinstance(part, ast.Constant) else "x" for part in parts)
+        if "while " in found:
             yield node.lineno, textwrap.dedent(found)
 
 
-def _parse(text: str) -> ast.AST:
-    try:
-        return ast.parse(text)
-    except SyntaxError:  # ruff reports it better
-        return ast.Module(body=[], type_ignores=[])
-
-
-def _sleep_calls(tree: ast.AST) -> Iterator[ast.Call]:
+def _sleep_calls(found: Sequence[ast.AST]) -> Iterator[ast.Call]:
     """Calls of a clock's `sleep`, under any imported name."""
     modules = set(CLOCKS)
     functions: set[str] = set()
-    for node in ast.walk(tree):
+    for node in found:
         if isinstance(node, ast.Import):
             modules |= {alias.asname for alias in node.names if alias.name in CLOCKS and alias.asname}
         elif isinstance(node, ast.ImportFrom) and node.module in CLOCKS:
             functions |= {alias.asname or alias.name for alias in node.names if alias.name == "sleep"}
-    for node in ast.walk(tree):
+    for node in found:
         if not isinstance(node, ast.Call) or [ast.unparse(argument) for argument in node.args] == ["0"]:
             continue
         called = node.func

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from tools.style import rust, words
 from tools.style.problem import Problem
+from tools.style.syntax import nodes
 
 MOST_WORDS = 8
 # First words that hide the noun: articles, and pronouns that stand for one.
@@ -20,11 +21,7 @@ def python_tests(path: Path, text: str) -> Iterator[Problem]:
     """The test functions of a Python test file."""
     if not path.name.startswith("test_"):
         return
-    try:
-        tree = ast.parse(text)
-    except SyntaxError:  # ruff reports it better
-        return
-    for node in ast.walk(tree):
+    for node in nodes(text):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name.startswith("test_"):
             yield from _problems(path, node.lineno, node.name.removeprefix("test_"))
 

@@ -29,6 +29,7 @@ from pathlib import Path
 
 from tools.style import prose
 from tools.style.problem import Problem, is_test
+from tools.style.syntax import nodes
 
 # Pattern, and what to write instead; in order of the terms. Words of a phrase may stand on two lines.
 REFUSED: tuple[tuple[str, str], ...] = (
@@ -115,11 +116,7 @@ def words_of(name: str) -> list[str]:
 
 def _defined(text: str) -> Iterator[tuple[int, str]]:
     """Line and name of each definition."""
-    try:
-        tree = ast.parse(text)
-    except SyntaxError:  # ruff reports it better
-        return
-    for node in ast.walk(tree):
+    for node in nodes(text):
         match node:
             case ast.FunctionDef() | ast.AsyncFunctionDef() | ast.ClassDef():
                 yield node.lineno, node.name
