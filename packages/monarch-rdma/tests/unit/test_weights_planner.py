@@ -294,8 +294,8 @@ def check_runs(there, here):
     """The runs between two views of the same shape copy item by item; returns them."""
     extent, itemsize = np.array([there.shape], np.int64), np.array([there.itemsize])
     runs = find_runs(extent, itemsize, layout_of(there, 0), layout_of(here, 0))
-    assert (runs.there_step >= 0).all() and (runs.count >= 1).all() and runs.size() == here.nbytes
-    inner = np.where(runs.count[:, 1] > 1, runs.there_step[:, 1], runs.nbytes)
+    assert (runs.there_step >= 0).all() and (runs.counts >= 1).all() and runs.size() == here.nbytes
+    inner = np.where(runs.counts[:, 1] > 1, runs.there_step[:, 1], runs.nbytes)
     assert (inner >= runs.nbytes).all()
     _move(runs)
     assert (here == there).all()
@@ -325,16 +325,16 @@ def test_columns_are_one_strided_row():
 def test_blocks_collapse_to_two_dimensions():
     whole = np.arange(4 * 3 * 5 * 6, dtype=np.int32).reshape(4, 3, 5, 6)
     runs = check_runs(whole[:, :, 1:3, :4], np.zeros((4, 3, 2, 4), np.int32))
-    assert runs.nbytes.tolist() == [16] and runs.count.tolist() == [[12, 2]]
+    assert runs.nbytes.tolist() == [16] and runs.counts.tolist() == [[12, 2]]
 
 
 def test_third_dimension_is_rows():
     whole = np.arange(4 * 5 * 6 * 7, dtype=np.int32).reshape(4, 5, 6, 7)
     runs = check_runs(whole[:, :3, :2, :4], np.zeros((4, 3, 2, 4), np.int32))
-    assert runs.count.tolist() == [[3, 2]] * 4
+    assert runs.counts.tolist() == [[3, 2]] * 4
 
 
 def test_expanded_source_is_rows():
     there = np.broadcast_to(np.arange(3, dtype=np.int64)[:, None], (3, 4))
     runs = check_runs(there, np.zeros((3, 4), np.int64))
-    assert runs.count.tolist() == [[1, 1]] * 12
+    assert runs.counts.tolist() == [[1, 1]] * 12

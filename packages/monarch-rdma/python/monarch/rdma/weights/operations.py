@@ -37,6 +37,6 @@ def plan_of(kind: int, copies: Sequence[tuple[RDMABuffer, Runs]], kept: Sequence
         runs = flattened(strided)
         columns = (column.tolist() for column in (runs.piece, runs.there, runs.here, runs.nbytes))
         for piece, offset, address, size in zip(*columns, strict=True):
-            of: Kept = (keep, None) if kept is None else kept[piece]
+            of: Kept = (keep, None) if kept is None else kept[int(piece)]
             found.append(Operation(kind, buffer, Memory(address, size, False, of[0], of[1]), size, offset))
     return RDMAPlan(found)

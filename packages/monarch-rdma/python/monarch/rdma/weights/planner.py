@@ -83,7 +83,7 @@ class Runs(NamedTuple):
     there: Numbers  # N
     here: Numbers  # N
     nbytes: Numbers  # N
-    count: Numbers  # N, 2
+    counts: Numbers  # N, 2
     there_step: Numbers  # N, 2
     here_step: Numbers  # N, 2
 
@@ -98,11 +98,11 @@ class Runs(NamedTuple):
 
     def size(self) -> int:
         """Bytes of all runs."""
-        return int((self.nbytes * self.count.prod(axis=1)).sum())
+        return int((self.nbytes * self.counts.prod(axis=1)).sum())
 
     def rows(self) -> Numbers:
         """The rows of a table of copies: address, offset, bytes; then count and steps of the outer and of the inner dimension."""
-        dims = np.stack([self.count, self.there_step, self.here_step], axis=2).reshape(len(self.piece), 6)
+        dims = np.stack([self.counts, self.there_step, self.here_step], axis=2).reshape(len(self.piece), 6)
         return np.concatenate([np.stack([self.here, self.there, self.nbytes], axis=1), dims], axis=1)
 
 
@@ -432,16 +432,19 @@ def _strided(piece: Numbers, run: Numbers, count: Numbers, there: tuple[Numbers,
     for dim in reversed(range(count.shape[1])):
         overlaps |= (count[:, dim] > 1) & (far_step[:, dim] < end)
         end = end + (count[:, dim] - 1) * far_step[:, dim]
-    last = np.arange(count.shape[1]) >= count.shape[1] - 2
-    kept = last & ~overlaps[:, None]
+    kept = np.zeros(count.shape, bool)
+    kept[:, -2:] = ~overlaps[:, None]
     rows, far, near = _spread(np.where(kept, 1, count), (far, far_step), (near, near_step))
     if count.shape[1] == 1:
-        count, far_step, near_step, kept = (
-            np.concatenate([np.full_like(column, value), column], axis=1)
-            for column, value in ((count, 1), (far_step, 0), (near_step, 0), (kept, False))
-        )
+        # Rows of one dimension get an outer one of one step.
+        count, far_step, near_step = (_with_outer(column, value) for column, value in ((count, 1), (far_step, 0), (near_step, 0)))
+        kept = np.concatenate([np.zeros_like(kept), kept], axis=1)
     two = [np.where(kept, column, value)[rows, -2:] for column, value in ((count, 1), (far_step, 0), (near_step, 0))]
     return Runs(piece[rows], far, near, run[rows], *two)
+
+
+def _with_outer(column: Numbers, value: int) -> Numbers:
+    return np.concatenate([np.full_like(column, value), column], axis=1)
 
 
 def _by_step(dims: list[Numbers]) -> list[Numbers]:
@@ -467,7 +470,7 @@ def _spread(count: Numbers, there: tuple[Numbers, Numbers], here: tuple[Numbers,
 
 def flattened(runs: Runs) -> Runs:
     """The same bytes as runs that are not repeated."""
-    rows, there, here = _spread(runs.count, (runs.there, runs.there_step), (runs.here, runs.here_step))
+    rows, there, here = _spread(runs.counts, (runs.there, runs.there_step), (runs.here, runs.here_step))
     return Runs.contiguous(runs.piece[rows], there, here, runs.nbytes[rows])
 
 
@@ -476,7 +479,7 @@ def merged(runs: Runs, group: Numbers) -> Runs:
     if len(runs.piece) < 2:
         return runs
     groups = group[runs.piece]
-    once = (runs.count == 1).all(axis=1)
+    once = (runs.counts == 1).all(axis=1)
     follows = (
         (groups[1:] == groups[:-1])
         & (once[1:] & once[:-1])
