@@ -284,7 +284,7 @@ def test_plain_attributes_are_not_endpoints_either(procs):
 
 def test_public_attributes_of_handles_are_frozen():
     public = {name for name in dir(ActorMesh) if not name.startswith("_")}
-    assert public == {"slice", "split", "flatten", "rename", "size", "sizes", "extent", "stop", "initialized"}
+    assert public == {"actor_class", "slice", "split", "flatten", "rename", "size", "sizes", "extent", "stop", "initialized"}
 
 
 @BOTH
