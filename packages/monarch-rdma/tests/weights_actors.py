@@ -6,6 +6,7 @@ import asyncio
 import gc
 import os
 import threading
+import warnings
 
 import numpy as np
 
@@ -92,6 +93,32 @@ class Trainer(Actor):
             except RuntimeError as e:
                 return str(e)
         return ""
+
+    @endpoint
+    def fork_and_train(self, within):
+        """A child that updates, or that leaves an update which began before the fork; returns its error."""
+        read, write = os.pipe()
+        child, error = -1, ""
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)  # the warning of a fork with threads
+            if not within:
+                child = os.fork()
+            try:
+                if within or child == 0:
+                    with self.source.update():
+                        self._fill(1)
+                        if within:
+                            child = os.fork()
+            except RuntimeError as e:
+                error = str(e)
+        if child == 0:
+            os.write(write, error.encode())
+            os._exit(0)
+        os.close(write)
+        with open(read) as f:
+            text = f.read()
+        os.waitpid(child, 0)
+        return text
 
     @endpoint
     def publish_flat(self, count, **options):

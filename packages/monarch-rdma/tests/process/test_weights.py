@@ -17,6 +17,7 @@ from monarch.rdma._transfer.operation import READ
 from monarch.rdma.weights import Box, Weights
 from monarch.rdma.weights.operations import plan_of
 from monarch.rdma.weights.planner import find_runs
+from monarch.rdma.weights.words import LAST
 
 
 def meshes(trainers=2, generators=2, hosts=None):
@@ -108,6 +109,30 @@ def test_updates_do_not_nest():
     trainers, _ = meshes(1, 1)
     trainers.publish.call().get()
     assert trainers.nested.call_one().get() == "an update of weights 'policy' is in progress"
+
+
+@pytest.mark.parametrize("buffers", [2, 1])
+def test_version_that_fits_no_word_is_refused(buffers):
+    weights = {"a": np.zeros(2)}
+    with Weights.publish("large", weights, buffers=buffers) as source:
+        with pytest.raises(ValueError, match="update of weights 'large': version 4611686018427387904 is larger than"), source.update(2**62):
+            weights["a"] += 1
+        assert weights["a"].tolist() == [0, 0]
+        with source.update(LAST):
+            weights["a"] += 1
+        assert source.version == LAST
+
+
+@pytest.mark.parametrize("within", [False, True])
+@pytest.mark.parametrize("buffers", [2, 1])
+def test_fork_publishes_no_version(buffers, within):
+    trainers, _ = meshes(1, 1)
+    trainers.publish.call(buffers=buffers).get()
+    target = Weights.attach("policy", of=trainers, into={"bias": np.zeros(COLUMNS)})
+    assert target.pull().get() == 0
+    assert "was forked from process" in trainers.fork_and_train.call_one(within).get()
+    assert target.pull().get() == int(within)
+    assert values(trainers.train.call()) == [1 + within] and target.pull().get() == 1 + within
 
 
 # A copy takes longer than the step in between, so versions do go while they are read.

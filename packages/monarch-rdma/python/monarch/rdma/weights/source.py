@@ -6,6 +6,9 @@ from contextlib import contextmanager
 from operator import index
 from typing import TYPE_CHECKING
 
+from monarch import extension
+from monarch.rdma.weights.words import LAST
+
 if TYPE_CHECKING:
     from collections.abc import Generator
     from types import TracebackType
@@ -46,8 +49,8 @@ class Source:
             version: a step number that is larger than the last one; by default the next number.
 
         Raises:
-            ValueError: `version` is not larger, or a tensor has another layout than at `publish`.
-            RuntimeError: the source is closed, or another update is in progress.
+            ValueError: `version` is not larger, or beyond 61 bits, or a tensor has another layout than at `publish`.
+            RuntimeError: the source is closed, another update is in progress, or this process is a fork of the one that publishes.
 
         ```python
         import numpy as np
@@ -64,6 +67,9 @@ class Source:
         new = core.version + 1 if version is None else index(version)
         if new <= core.version:
             raise ValueError(f"update of weights '{core.name}': version {new} is not larger than {core.version}")
+        if new > LAST:
+            raise ValueError(f"update of weights '{core.name}': version {new} is larger than {LAST}")
+        extension.member()  # a fork, which shares the words that readers see, is refused
         if not core.updating.acquire(blocking=False):
             raise RuntimeError(f"an update of weights '{core.name}' is in progress")
         try:
@@ -71,6 +77,7 @@ class Source:
                 raise RuntimeError(f"the source of weights '{core.name}' is closed")
             core.begin()
             yield
+            extension.member()  # the block may have forked
             core.end(new)
         finally:
             core.updating.release()

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 WHOLE, CLOSING, WRITING = 1, 2, 3
 _STATES = 4
+# The largest version whose words have 8 bytes.
+LAST = 2**61 - 2
 
 
 def word(version: int, state: int) -> int:
