@@ -9,7 +9,7 @@ from contextlib import nullcontext
 import numpy as np
 import pytest
 from other_hosts import other_hosts
-from weights_actors import COLUMNS, Generator, ReadyTrainer, Trainer, whole
+from weights_actors import COLUMNS, ROWS, Generator, ReadyTrainer, Trainer, whole
 
 from monarch.actor import Channel, this_host
 from monarch.rdma import RDMAAccessError, RDMABuffer
@@ -77,6 +77,20 @@ def test_version_is_whole_when_all_ranks_have_it():
     trainers.slice(gpus=1).train.call().get()
     assert values(generators.waited.call()) == [1, 1]
     assert values(generators.pull.call()) == [1, 1] and values(generators.version.call()) == [(1, 1)] * 2
+
+
+@pytest.mark.parametrize("fan_out", [0, 2])
+@pytest.mark.parametrize("taken", [2, 1])
+def test_target_of_no_bytes_has_versions(taken, fan_out):
+    trainers, _ = meshes(2, 1)
+    trainers.publish.call().get()
+    into = {"matrix": (np.zeros((0, COLUMNS), np.float32), Box((ROWS, 0), (0, COLUMNS), (ROWS, COLUMNS)))}
+    target = Weights.attach("policy", of=trainers, into=into, buffers=taken, fan_out=fan_out)
+    assert target.nbytes == 0 and target.pull().get() == 0
+    trainers.slice(gpus=1).train.call().get()
+    assert target.pull().get() == 0
+    trainers.slice(gpus=0).train.call().get()
+    assert target.pull().get() == target.version == target.wait(1).get() == 1
 
 
 def test_steps_may_have_numbers_of_their_own():

@@ -139,7 +139,9 @@ class Puller:
         self._parent: Parent | None = None
         # Where bytes of a parent go.
         self._into: Table | None = None
-        self._feeds = [feed for i, feed in sorted(feeds.items()) if (pieces.source == i).any()]
+        # Without bytes to read, a version is whole when all ranks have it.
+        used = np.unique(pieces.source).tolist() or sorted(feeds)
+        self._feeds = [feeds[i] for i in used]
         self._staging: RDMABuffer | None = None
         self._casts: Casts | None = None
         self._commit: RDMAPlan | None = None
@@ -274,7 +276,7 @@ class Puller:
     def _newest(self, until: float) -> int | None:
         """The newest version that all sources have."""
         self._all([feed.look(_left(until)) for feed in self._feeds])
-        common = set[int].intersection(*(feed.versions() for feed in self._feeds)) if self._feeds else {0}
+        common = set[int].intersection(*(feed.versions() for feed in self._feeds))
         return max(common, default=None)
 
     def _announce(self, version: int | None, until: float) -> bool:
