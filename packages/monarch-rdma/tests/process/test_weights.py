@@ -11,8 +11,8 @@ import pytest
 from other_hosts import other_hosts
 from weights_actors import COLUMNS, ROWS, Generator, ReadyTrainer, Trainer, whole
 
-from monarch.actor import Channel, this_host
-from monarch.rdma import RDMAAccessError, RDMABuffer
+from monarch.actor import Channel, deadline, this_host
+from monarch.rdma import RDMAAccessError, RDMABuffer, RDMATimeoutError
 from monarch.rdma._transfer.operation import READ
 from monarch.rdma.weights import Box, Weights
 from monarch.rdma.weights.operations import plan_of
@@ -77,6 +77,23 @@ def test_version_is_whole_when_all_ranks_have_it():
     trainers.slice(gpus=1).train.call().get()
     assert values(generators.waited.call()) == [1, 1]
     assert values(generators.pull.call()) == [1, 1] and values(generators.version.call()) == [(1, 1)] * 2
+
+
+def test_deadline_ends_pulls_and_waits():
+    trainers, _ = meshes(1, 1)
+    trainers.publish.call(buffers=1).get()
+    trainers.fail.call().get()
+    target = Weights.attach("policy", of=trainers, into={"bias": np.zeros(COLUMNS)})
+    with deadline(0.3):
+        pull, wait = target.pull(), target.wait(1)
+    with pytest.raises(RDMATimeoutError, match="no version is whole"):
+        pull.get(timeout=20)
+    with pytest.raises(RDMATimeoutError, match="wait for version 1 of weights 'policy': the deadline has passed"):
+        wait.get(timeout=20)
+    with deadline(60):
+        wait = target.wait(1)
+    trainers.train.call().get()
+    assert wait.get() == target.pull().get() == 1
 
 
 @pytest.mark.parametrize("fan_out", [0, 2])

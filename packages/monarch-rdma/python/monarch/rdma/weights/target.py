@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from operator import index
-from threading import Lock, Thread
+from threading import Lock, Thread, Timer
 from typing import TYPE_CHECKING
 
 from monarch import extension
+from monarch.actor import deadline_left
 from monarch.rdma._buffers.arguments import check_timeout
+from monarch.rdma.errors import RDMATimeoutError
 from monarch.rdma.weights.attaching import source_error
 from monarch.rdma.weights.published import ask, version_in
 
@@ -59,7 +61,7 @@ class Target:
         `buffers=1` they change while bytes arrive.
 
         Args:
-            timeout: seconds for all of it.
+            timeout: seconds for all of it; a deadline that is earlier counts.
 
         Returns:
             A Future of the version. The copy starts at the call, and goes on if no thread waits for it.
@@ -89,7 +91,9 @@ class Target:
             assert mine["layer"].tolist() == [0, 1, 2, 3]
         ```
         """
-        seconds = check_timeout(timeout)
+        seconds, limit = check_timeout(timeout), deadline_left()
+        if limit is not None:
+            seconds = min(seconds, limit)
         core = self.__core__
         promise = extension.promise(f"pull of weights '{core.name}'")
 
@@ -105,7 +109,7 @@ class Target:
     def wait(self, version: int) -> Future[int]:
         """The future is done when all ranks of the source have this version or a later one; its value is the newest that all have.
 
-        Nothing is copied. `get(timeout=...)` bounds the wait.
+        Nothing is copied. `get(timeout=...)` bounds the wait, and a deadline ends it.
 
         Args:
             version: a number of `update`.
@@ -116,6 +120,7 @@ class Target:
         Raises:
             RDMAPeerLostError: from the Future: a source has died.
             NotPublishedError: from the Future: a source was closed.
+            RDMATimeoutError: from the Future: the deadline has passed.
 
         ```python
         import numpy as np
@@ -146,23 +151,34 @@ class Target:
         promise = extension.promise(f"version {version} of weights '{name}'")
         lock, found, left = Lock(), list[int](), len(self._procs)
 
+        def fail(error: Exception) -> None:
+            nonlocal left
+            with lock:
+                left, was = -1, left
+            if was > 0:
+                promise.set_exception(error)
+
         def arrived(rank: int, future: Future[bytes]) -> None:
             nonlocal left
             try:
                 body = future.get()
             except extension.RequestError as e:
+                fail(source_error(e, f"wait for weights '{name}'", f"rank {rank} of {self._label}", name))
+            else:
                 with lock:
-                    left, was = -1, left
-                if was > 0:
-                    promise.set_exception(source_error(e, f"wait for weights '{name}'", f"rank {rank} of {self._label}", name))
-                return
-            with lock:
-                found.append(version_in(body))
-                left -= 1
-                if left:
-                    return
-            promise.set_result(min(found))
+                    found.append(version_in(body))
+                    left -= 1
+                    if left:
+                        return
+                promise.set_result(min(found))
+            if timer is not None:
+                timer.cancel()
 
+        timer, limit = None, deadline_left()
+        if limit is not None:
+            timer = Timer(limit, lambda: fail(RDMATimeoutError(f"wait for version {version} of weights '{name}': the deadline has passed")))
+            timer.daemon = True
+            timer.start()
         for rank, proc in enumerate(self._procs):
             extension.when_done(ask(proc, "wait", name, version=version), lambda future, rank=rank: arrived(rank, future))
         return promise.future
