@@ -80,8 +80,11 @@ impl Batch<'_> {
         for (span, row) in spans.rows() {
             let (first, left) = (span.local_of(&row), len - batch.bytes);
             if row.run < direct {
+                if !batch.runs.is_empty() {
+                    break;
+                }
                 let room = left.min(SCRATCH as u64 - batch.bytes);
-                if room == 0 || !batch.runs.is_empty() {
+                if room == 0 {
                     break;
                 }
                 // A run that is cut off is a row of its own.
