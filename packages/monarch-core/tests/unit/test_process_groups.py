@@ -84,6 +84,8 @@ def module_of(text: str, name: str, file: str) -> ModuleType:
 
 
 def code_of(monkeypatch: pytest.MonkeyPatch, text: str, file: str = "/srv/a/losses.py") -> str | None:
+    # The process of all tests has more modules than an answer.
+    monkeypatch.setattr("monarch._core.observe.software._MOST_MODULES", 1 << 20)
     monkeypatch.setitem(sys.modules, "losses", module_of(text, "losses", file))
     return software()["code"].get("losses")
 
@@ -108,5 +110,6 @@ def test_values_of_known_variables_are_shown(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_versions_of_loaded_packages_are_listed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("monarch._core.observe.software._MOST_PACKAGES", 1 << 20)
     monkeypatch.setitem(sys.modules, "kernels", module_of('__version__ = "1.4"\n', "kernels", "/x/site-packages/kernels.py"))
     assert software()["packages"]["kernels"] == "1.4" and "python" in software()["packages"]

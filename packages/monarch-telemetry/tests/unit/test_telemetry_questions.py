@@ -38,7 +38,7 @@ def ignore(listener: object) -> None:
 
 
 @pytest.mark.parametrize(
-    "answer", [None, b"", (b"",), ("text", 1), (b"", "many"), (b"", -1), (b"", 10**5000), (bytes(DEFAULT.memory + 1), 1), (object, object)]
+    "answer", [b"", (b"",), ("text", 1), (b"", "many"), (b"", -1), (b"", 10**5000), (bytes(DEFAULT.memory + 1), 1), (object, object)]
 )
 def test_host_with_a_malformed_answer_is_missing(answer: object) -> None:
     query: Any = SimpleNamespace(token=1, on_cancel=ignore, wait=wait)
@@ -46,3 +46,11 @@ def test_host_with_a_malformed_answer_is_missing(answer: object) -> None:
     asked = Questions(query, "{}", DEFAULT, time.monotonic() + 60.0)
     asked.each(hosts)
     assert asked.found == {"good": Part(b"rows", 2)} and asked.missing == {"bad": "its answer is malformed"}
+
+
+def test_host_whose_time_is_over_is_missing() -> None:
+    query: Any = SimpleNamespace(token=1, on_cancel=ignore, wait=wait)
+    hosts: list[Any] = [Answers("good", (b"rows", 2)), Answers("late", None)]
+    asked = Questions(query, "{}", DEFAULT, time.monotonic() + 60.0)
+    asked.each(hosts)
+    assert asked.found == {"good": Part(b"rows", 2)} and asked.missing == {"late": "no answer in time"}

@@ -189,7 +189,7 @@ TABLE: dict[str, tuple[str, str]] = {
     "key_branch": ("expand; collapse or go to the node above", "展开; 折叠或到上级节点"),
     "key_collapse": ("collapse all", "全部折叠"),
     "key_system": ("show or hide nodes of the runtime", "显示或隐藏系统节点"),
-    "key_stopped": ("show or hide stopped nodes; failed ones are always shown", "显示或隐藏已停止节点; 失败节点总是显示"),
+    "key_stopped": ("show or hide stopped nodes; failed ones stay", "显示或隐藏已停止节点; 失败节点总是显示"),
     "key_details": ("scroll the details down, up", "详情向下, 向上滚动"),
     "key_diagnostics": ("diagnostics: every check with its milliseconds", "诊断: 每项检查及毫秒数"),
     "key_causes": ("what is wrong with the job now, and why", "作业当前有何问题及原因"),
