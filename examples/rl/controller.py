@@ -1,8 +1,7 @@
 """The controller: it owns all actors, keeps trainers and generators at work, and replaces a group that has lost a process.
 
-No group waits for another one: each has a task of its own here. A call to a group that has lost a process fails, and its task replaces the
-whole group. Trainers continue from their last checkpoint and publish again. Generators continue with the weights that they have, and attach
-to the new trainers.
+No group waits for another one: each has a task here. A call to a group that has lost a process fails, and the whole group is replaced.
+Trainers continue from their last checkpoint and publish again. Generators keep their weights, and attach to the new trainers.
 """
 
 from __future__ import annotations
@@ -21,7 +20,6 @@ from monarch.actor import Actor, ActorError, MeshFailure, SupervisionError, conc
 from monarch.actor.recovery import Replicas
 
 MAX_LOSSES = 6
-# A new process would import these for seconds.
 PRELOADED = ["torch", "torch.distributed.checkpoint.state_dict", "torch.distributed.fsdp", "torch.distributed.tensor.parallel"]
 
 
@@ -62,8 +60,7 @@ class Controller(Actor):
             per_host={"gpus": ranks},
             name="generators",
         )
-        # The trainers whose weights can be pulled.
-        self.published: Trainer | None = None
+        self.published: Trainer | None = None  # their weights can be pulled
         self.changed = asyncio.Condition()
         self.is_over = False
         self.begin = time.monotonic()
@@ -114,6 +111,8 @@ class Controller(Actor):
         attached: Trainer | None = None
         while not self.is_over:
             generators, published = self.generators[number], self.published
+            if ready not in (None, generators):  # replaced at the report of a death between two calls
+                self.losses.append(Loss(time.monotonic() - self.begin, f"generators {number}", "a process has ended"))
             try:
                 if ready is not generators:
                     await generators.start.call(await generators.slice(gpus=0).listen.call_one())
@@ -125,6 +124,7 @@ class Controller(Actor):
                     continue
             except (SupervisionError, ActorError) as error:
                 self.replace(f"generators {number}", self.generators, number, generators, error)
+                ready = None
                 continue
             await self.other_weights(published)
 
@@ -135,7 +135,7 @@ class Controller(Actor):
 
     def replace(self, name: str, groups: Replicas[Any], number: int, lost: object, error: Exception) -> None:
         """Starts a group anew, with new processes, unless that has been done at the report of its failure."""
-        if len(self.losses) == MAX_LOSSES:
+        if len(self.losses) >= MAX_LOSSES:
             raise error
         if groups[number] is lost:
             groups.heal()
