@@ -61,7 +61,7 @@ REST = (
     "monarch._core.actor.async_actor",
     "monarch._core.hosts.spawn",
 )
-# Modules that procs with commands need: no proc waits for these steps.
+# Modules that procs with commands need, and those that look at a process: no proc waits for these steps.
 LAST = (
     "pathlib",
     "ctypes",
@@ -70,6 +70,7 @@ LAST = (
     "shutil",
     "tempfile",
     "monarch.extension.command",
+    "monarch._core.observe.waits",
 )
 
 
