@@ -13,6 +13,7 @@ from typing import Any
 from bench.faults.actors import Trainer
 from bench.faults.program import Fault, forever, ready, rest, until_closed
 from monarch.actor import Actor, current_rank, endpoint, this_host
+from monarch.actor.testing import local_hosts
 
 _MIB = 1 << 20
 _STEPS = """
@@ -150,12 +151,10 @@ def spmd() -> None:
 
 
 def hosts() -> None:
-    """Training on three hosts of a job."""
-    from monarch.job import ProcessJob
-
-    state = ProcessJob({"trainers": 3}).state(cached_path=None)
-    trainers = state.trainers.spawn_procs({"gpus": 2}, name="workers").spawn("trainer", Trainer)
-    forever(lambda: trainers.step.call(0.02).get())
+    """Training on three hosts, which end with the program."""
+    with local_hosts(3) as three:
+        trainers = three.spawn_procs({"gpus": 2}, name="workers").spawn("trainer", Trainer)
+        forever(lambda: trainers.step.call(0.02).get())
 
 
 def processes_of_client() -> None:
