@@ -142,6 +142,32 @@ def test_only_a_slow_link_is_a_cause(acknowledged: int, receiver: int, causes: i
         assert diagnosis.causes[0].sentence == "the link from host a to host b is slow: 0.50 MiB/s while 1.0 MiB wait to be sent"
 
 
+@pytest.mark.parametrize("round_trip, text", [(45_000, "is slow: 0.50 MiB/s"), (900, "loses data: 60 of 1,000 segments")])
+def test_round_trip_tells_slow_from_lossy(round_trip: int, text: str) -> None:
+    before = {"unsent_bytes": _MIB, "resent": 40, "sent_segments": 900}
+    now = {
+        "unsent_bytes": 2 * _MIB,
+        "acknowledged_bytes": _MIB // 2,
+        "busy_us": 1_000_000,
+        "resent": 60,
+        "sent_segments": 1000,
+        "round_trip_us": round_trip,
+        "least_round_trip_us": 100,
+    }
+    [cause] = linked(before, now).causes
+    assert text in cause.sentence
+
+
+def test_host_without_a_report_has_the_other_address() -> None:
+    looks = [
+        {"clock": [at, at], "connections": [connection("10.0.0.1", "10.0.0.2", **values)]}
+        for at, values in ((5.0, {"unsent_bytes": _MIB}), (6.0, {"unsent_bytes": _MIB, "busy_us": 1_000_000}))
+    ]
+    hosts = (Host("a", resources=looks[1], resources_before=looks[0]), Host("b"))
+    [cause] = found(CLIENT, hosts=hosts).causes
+    assert cause.sentence.startswith("the link from host a to host b is slow")
+
+
 def test_slow_link_explains_a_host_without_an_answer() -> None:
     looks = [
         {"clock": [at, at], "connections": [connection("10.0.0.1", "10.0.0.2", **values)]}

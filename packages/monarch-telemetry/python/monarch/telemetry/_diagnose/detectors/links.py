@@ -10,13 +10,15 @@ from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 from monarch.telemetry._diagnose.finding import Detector, Fact, Finding
-from monarch.telemetry._diagnose.snapshot import Node, seconds
+from monarch.telemetry._diagnose.snapshot import seconds
 from monarch.telemetry._diagnose.wait_graph import WaitGraph
 
 # The part of the sent segments that were sent again from which a link loses too many, and the least number of them.
 _LOST, _LEAST_LOST = 0.02, 10
 # Bytes that waited in both looks, and bytes per second below which a link is slow then.
-_WAITING, _SLOW = 128 << 10, 4 << 20
+_WAITING, _RATE = 128 << 10, 4 << 20
+# A link has a full queue if its round trip is this many times its least one, and at least this many microseconds.
+_QUEUED, _QUEUED_US = 10, 10_000
 # The part of the time for which the receiver may have been the limit.
 _RECEIVER = 0.2
 
@@ -58,26 +60,46 @@ def bad(graph: WaitGraph) -> list[Finding]:
 
 
 def _finding(one: _Connection, there: str) -> tuple[int, Finding] | None:
+    """What is wrong with a connection, with the bytes or segments that are a measure of it."""
+    lost, slow = _lost(one, there), _slow(one, there)
+    if lost is None or slow is None:
+        return lost or slow
+    # The full queue of a slow link drops segments, and delays the others. A lossy link does not delay those that arrive.
+    trip, least = int(one.now["round_trip_us"]), int(one.now["least_round_trip_us"])
+    return slow if trip >= max(_QUEUED_US, _QUEUED * least) else lost
+
+
+def _lost(one: _Connection, there: str) -> tuple[int, Finding] | None:
     sent, resent = int(one.now["sent_segments"]), int(one.now["resent"])
-    nodes: tuple[Node, ...] = (("host", there),)
-    name = f"the link from host {one.host} to host {there}"
-    if resent >= _LEAST_LOST and resent >= _LOST * sent and (one.more("resent") > 0 or int(one.now["retries"]) > 0):
-        sentence = f"{name} loses data: {resent:,} of {sent:,} segments were sent again ({resent / max(sent, 1):.0%})"
-        text = f"round trip {int(one.now['round_trip_us']) / 1e3:.1f} ms, {one.more('resent')} segments sent again between both looks"
-        return resent, Finding(sentence, nodes, (Fact(text, f"TCP counters of host {one.host}"),), f"ping {one.there}", 68)
+    if resent < _LEAST_LOST or resent < _LOST * sent or (one.more("resent") <= 0 and int(one.now["retries"]) == 0):
+        return None
+    sentence = f"{_link(one, there)} loses data: {resent:,} of {sent:,} segments were sent again ({resent / max(sent, 1):.0%})"
+    text = f"round trip {int(one.now['round_trip_us']) / 1e3:.1f} ms, {one.more('resent')} segments sent again between both looks"
+    return resent, _made(one, there, sentence, text, 68)
+
+
+def _slow(one: _Connection, there: str) -> tuple[int, Finding] | None:
     waits = min(int(look["unsent_bytes"]) for look in (one.before, one.now))
     busy = one.more("busy_us")
     if waits < _WAITING or one.since <= 0 or one.more("receiver_limited_us") > _RECEIVER * max(busy, 1):
         return None
     rate = one.more("acknowledged_bytes") / one.since
-    if rate >= _SLOW:
+    if rate >= _RATE:
         return None
-    sentence = f"{name} is slow: {rate / (1 << 20):.2f} MiB/s while {waits / (1 << 20):.1f} MiB wait to be sent"
+    sentence = f"{_link(one, there)} is slow: {rate / (1 << 20):.2f} MiB/s while {waits / (1 << 20):.1f} MiB wait to be sent"
     text = (
         f"round trip {int(one.now['round_trip_us']) / 1e3:.1f} ms (least {int(one.now['least_round_trip_us']) / 1e3:.1f} ms),"
         f" {one.more('acknowledged_bytes'):,} bytes were acknowledged in {seconds(one.since)}, the receiver was not the limit"
     )
-    return waits, Finding(sentence, nodes, (Fact(text, f"TCP counters of host {one.host}"),), f"ping {one.there}", 64)
+    return waits, _made(one, there, sentence, text, 64)
+
+
+def _link(one: _Connection, there: str) -> str:
+    return f"the link from host {one.host} to host {there}"
+
+
+def _made(one: _Connection, there: str, sentence: str, text: str, weight: int) -> Finding:
+    return Finding(sentence, (("host", there),), (Fact(text, f"TCP counters of host {one.host}"),), f"ping {one.there}", weight)
 
 
 def _merged(graph: WaitGraph, found: Mapping[tuple[str, str], Finding]) -> list[Finding]:
@@ -97,13 +119,14 @@ def _merged(graph: WaitGraph, found: Mapping[tuple[str, str], Finding]) -> list[
 
 
 def _addresses(graph: WaitGraph) -> dict[str, str]:
-    """The hosts by the addresses of their own ends of connections. A host without an answer has the only other address."""
+    """The hosts by the addresses of their own ends of connections. The one host without a report has the only other address."""
     reports = list(_reports(graph))
     known = {str(one["here"][0]): host for host, _, _, resources in reports for one in resources.get("connections", ())}
     others = {str(one["there"][0]) for _, _, _, resources in reports for one in resources.get("connections", ())} - set(known)
-    silent = _silent(graph)
-    if len(silent) == len(others) == 1:
-        known[others.pop()] = silent[0]
+    reported = {host for host, _, _, resources in reports if resources.get("connections")}
+    unreported = [host.name for host in graph.index.snapshot.hosts if host.state == "joined" and host.name not in reported]
+    if len(unreported) == len(others) == 1:
+        known[others.pop()] = unreported[0]
     return known
 
 
