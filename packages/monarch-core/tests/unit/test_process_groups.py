@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import builtins
+import importlib
 import sys
 import threading
 from pathlib import Path
@@ -98,6 +100,31 @@ def test_digest_follows_functions_and_not_places(monkeypatch: pytest.MonkeyPatch
     assert code_of(monkeypatch, text.replace("2", "3")) != first
     assert code_of(monkeypatch, "RATE = 3\n") is None
     assert code_of(monkeypatch, text, "/usr/lib/python3/site-packages/losses.py") is None
+
+
+def test_digest_is_made_once_for_each_execution_of_a_module(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr("monarch._core.observe.software._MOST_MODULES", 1 << 20)
+    monkeypatch.setattr(builtins, "digest", lambda: software()["code"].get("losses_of_test"), raising=False)
+    monkeypatch.syspath_prepend(tmp_path)
+    file = tmp_path / "losses_of_test.py"
+    file.write_text("def part(x):\n    return x\n\nseen = digest()\n\ndef loss(x):\n    return x\n")
+    module = importlib.import_module("losses_of_test")
+    try:
+        first = digest_of_test()
+        # The look within the import has kept no digest.
+        assert module.seen != first
+        with monkeypatch.context() as once:
+            once.setattr("monarch._core.observe.software._text", lambda code, deepest: pytest.fail(f"{code} is read again"))
+            assert digest_of_test() == first
+        file.write_text("def loss(x):\n    return x / 2 + 1\n")
+        importlib.reload(module)
+        assert digest_of_test() != first
+    finally:
+        del sys.modules["losses_of_test"]
+
+
+def digest_of_test() -> str:
+    return str(software()["code"]["losses_of_test"])
 
 
 def test_values_of_known_variables_are_shown(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import re
 import sys
+from itertools import islice
 from types import FunctionType, ModuleType
 from zlib import crc32
 
@@ -36,6 +37,8 @@ _SHOWN = re.compile(
 _SECRET = re.compile(r"TOKEN|SECRET|KEY|PASS|PWD|AUTH|CRED|COOKIE|SIG|JWT|PRIVATE", re.IGNORECASE)
 _INSTALLED = ("/site-packages/", "/dist-packages/", "<frozen ")
 _DEVICE = re.compile(r"nvidia\d+")
+# Modules to their spec and digest: a look holds the GIL, and a program with thousands of functions would wait at each.
+_digests: dict[str, tuple[object, str]] = {}
 
 
 def software() -> dict[str, Any]:
@@ -44,9 +47,9 @@ def software() -> dict[str, Any]:
     loaded: dict[str, object] = dict(sys.modules)
     modules = {name: module for name, module in loaded.items() if isinstance(module, ModuleType)}
     return {
-        "packages": dict(list(_packages(modules))[:_MOST_PACKAGES]),
-        "code": dict(list(_code(modules))[:_MOST_MODULES]),
-        "variables": dict(list(_variables(os.environ))[:_MOST_VARIABLES]),
+        "packages": dict(islice(_packages(modules), _MOST_PACKAGES)),
+        "code": dict(islice(_code(modules), _MOST_MODULES)),
+        "variables": dict(islice(_variables(os.environ), _MOST_VARIABLES)),
         "gpus": sum(_DEVICE.fullmatch(name) is not None for name in os.listdir("/dev")),
     }
 
@@ -69,9 +72,22 @@ def _code(modules: Mapping[str, ModuleType]) -> Iterator[tuple[str, str]]:
             continue
         if any(part in file for part in _INSTALLED):
             continue
-        digest = _of_functions(name, module)
+        digest = _digest(name, module)
         if digest:
             yield name, digest
+
+
+def _digest(name: str, module: ModuleType) -> str:
+    """The digest of the functions, kept until the module is executed again, which gives it another spec."""
+    spec = vars(module).get("__spec__")
+    known = _digests.get(name)
+    if known is not None and known[0] is spec:
+        return known[1]
+    digest = _of_functions(name, module)
+    # A module whose import has not ended has more functions at the next look.
+    if spec is not None and not getattr(spec, "_initializing", False):
+        _digests[name] = spec, digest
+    return digest
 
 
 def _of_functions(module_name: str, module: ModuleType) -> str:
