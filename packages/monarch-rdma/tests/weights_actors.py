@@ -128,6 +128,10 @@ class Trainer(Actor):
         self.source = Weights.publish("flat", {"flat": (self.flat, Box((size * self.rank,), (size,), (count,)))}, **options)
 
     @endpoint
+    def limit_places(self, number):
+        published._READERS = number
+
+    @endpoint
     def train_flat(self, steps):
         for _ in range(steps):
             with self.source.update():

@@ -272,6 +272,18 @@ def test_silent_reader_delays_one_update():
     assert values(trainers.overdue.call()) == [1]
 
 
+def test_readers_beyond_the_places_of_a_memory_delay_an_update():
+    trainers, generators = meshes(1, 3)
+    trainers.limit_places.call(1).get()
+    trainers.publish_flat.call(8, buffers=1, wait=0.2).get()
+    for rank in range(3):
+        generators.slice(gpus=rank).attach_flat.call(trainers, 8).get()
+    generators.announce.call().get()
+    assert trainers.train_flat.call_one(1).get() == 1
+    assert values(trainers.overdue.call()) == [3]
+    assert values(generators.pull_flat.call(1)) == [([1], True, 0)] * 3
+
+
 def test_reader_that_waits_for_an_update_times_out():
     trainers, generators = meshes(1, 1)
     trainers.publish_flat.call(8).get()

@@ -6,7 +6,7 @@ import atexit
 import json
 from logging import getLogger
 from threading import Lock
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from monarch import extension
 from monarch.rdma._buffers.buffer import RDMABuffer
@@ -25,11 +25,18 @@ if TYPE_CHECKING:
     from monarch.rdma.weights.memories import Memories
 
 REQUEST = "monarch-rdma.weights"
-# Readers that can announce themselves at one time; further ones read anew if their version goes.
+# Readers that one memory of announcements has places for; further readers get a further memory.
 _READERS = 1024
 
 _published: dict[str, Published] = {}
 _lock = Lock()
+
+
+class _Announcements(NamedTuple):
+    """Words that readers write: each the version that one of them reads, or zero."""
+
+    words: Words
+    memory: RDMABuffer
 
 
 class Published:
@@ -48,9 +55,9 @@ class Published:
         self._tree = ReaderTree(int(extension.member().host))
         self._joined = set[int]()
         self._words = RDMABuffer(memories.words.memory, readonly=True)
-        self._readers = Words(_READERS)
-        self._announcements = RDMABuffer(self._readers.memory)
-        self._free = list(range(_READERS))
+        # Replaced as a whole, because the trainer's thread goes through it while readers attach.
+        self._announcements: tuple[_Announcements, ...] = ()
+        self._free: list[tuple[_Announcements, int]] = []
 
     def begin(self) -> None:
         self._memories.begin(self._wait_for_readers)
@@ -68,12 +75,14 @@ class Published:
         """Waits for the readers that take this version: those that read it, and those that wait for any as old or older."""
         if not self._wait:
             return
-        values, last = self._readers.values, word(version, CLOSING)
-        if not wait_until(lambda: not _up_to(values, last).any(), self._wait):
+        last = word(version, CLOSING)
+        if not wait_until(lambda: not any(_up_to(one.words.values, last).any() for one in self._announcements), self._wait):
             # They must read anew. A reader that has stopped, or ended without a notice so far, delays no further step.
-            late = _up_to(values, last)
-            values[late] = 0
-            count = int(late.sum())
+            count = 0
+            for one in self._announcements:
+                late = _up_to(one.words.values, last)
+                one.words.values[late] = 0
+                count += int(late.sum())
             self.overdue += count
             if count:
                 which = f"{count} reader{'s' * (count > 1)}"
@@ -82,9 +91,9 @@ class Published:
     def offer(self, request: extension.Request) -> None:
         """Answers a reader that attaches."""
         part: RDMABuffer | None = None
-        if self._wait and self._free:
-            place = self._free.pop()
-            part = self._announcements.restrict(offset=8 * place, length=8, readonly=False)
+        if self._wait:
+            place = self._place()
+            part = place[0].memory.restrict(offset=8 * place[1], length=8, readonly=False)
             extension.when_done(extension.watch(request.proc), lambda _, part=part: self._reader_ended(place, part))
         request.answer(packed_offer(self._memories.table, self._words, self._memories.slots, part, self._wait))
 
@@ -105,10 +114,18 @@ class Published:
         self._joined.discard(proc)
         self._tree.leave_all(proc)
 
-    def _reader_ended(self, place: int, part: RDMABuffer) -> None:
+    def _place(self) -> tuple[_Announcements, int]:
+        if not self._free:
+            words = Words(_READERS)
+            more = _Announcements(words, RDMABuffer(words.memory))
+            self._announcements = (*self._announcements, more)
+            self._free = [(more, place) for place in range(_READERS)]
+        return self._free.pop()
+
+    def _reader_ended(self, place: tuple[_Announcements, int], part: RDMABuffer) -> None:
         if not self.is_closed:
             part.drop()
-            self._readers[place] = 0
+            place[0].words[place[1]] = 0
             self._free.append(place)
 
     def wait(self, request: extension.Request, version: int) -> None:
@@ -130,7 +147,7 @@ class Published:
         for _, request in waiting:
             request.fail(_refusal())
         weights = [buffer for slot in self._memories.slots for buffer in slot]
-        return [buffer.drop() for buffer in (self._words, self._announcements, *weights)]
+        return [buffer.drop() for buffer in (self._words, *(one.memory for one in self._announcements), *weights)]
 
 
 def publish(name: str, state: Mapping[str, Any], buffers: int, wait: float) -> Published:
