@@ -102,7 +102,7 @@ def test_digest_follows_functions_and_not_places(monkeypatch: pytest.MonkeyPatch
     assert code_of(monkeypatch, text, "/usr/lib/python3/site-packages/losses.py") is None
 
 
-def test_digest_is_made_once_for_each_execution_of_a_module(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_digest_is_made_once_for_each_import(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr("monarch._core.observe.software._MOST_MODULES", 1 << 20)
     monkeypatch.setattr(builtins, "digest", lambda: software()["code"].get("losses_of_test"), raising=False)
     monkeypatch.syspath_prepend(tmp_path)

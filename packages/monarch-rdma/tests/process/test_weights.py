@@ -272,7 +272,7 @@ def test_silent_reader_delays_one_update():
     assert values(trainers.overdue.call()) == [1]
 
 
-def test_readers_beyond_the_places_of_a_memory_delay_an_update():
+def test_readers_beyond_the_places_delay_an_update():
     trainers, generators = meshes(1, 3)
     trainers.limit_places.call(1).get()
     trainers.publish_flat.call(8, buffers=1, wait=0.2).get()

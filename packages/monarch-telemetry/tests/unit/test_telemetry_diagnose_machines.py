@@ -143,7 +143,7 @@ def test_only_a_slow_link_is_a_cause(acknowledged: int, receiver: int, causes: i
 
 
 @pytest.mark.parametrize("round_trip, text", [(45_000, "is slow: 0.50 MiB/s"), (900, "loses data: 60 of 1,000 segments")])
-def test_round_trip_tells_slow_from_lossy(round_trip: int, text: str) -> None:
+def test_round_trip_decides_slow_or_lossy(round_trip: int, text: str) -> None:
     before = {"unsent_bytes": _MIB, "resent": 40, "sent_segments": 900}
     now = {
         "unsent_bytes": 2 * _MIB,
