@@ -6,6 +6,7 @@ import os
 import signal
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -112,6 +113,25 @@ def test_failure_of_an_owned_mesh_is_shown(monkeypatch: pytest.MonkeyPatch) -> N
     found = eventually("the failure is shown", failures)
     assert [(one["kind"], one["signal"], one["rank"], one["size"], one["pid"]) for one in found] == [("signal", 9, 1, 2, pid)]
     procs.stop().get()
+
+
+def test_stopped_proc_is_not_waited_for() -> None:
+    def stacks() -> dict[str, Any] | None:
+        # Agents wait for two seconds for procs that may still answer.
+        with suppress(OSError):
+            return host_stacks(timeout=1.5)
+        return None
+
+    with this_host().spawn_procs({"procs": 2}, name="stopping") as procs:
+        stopped, other = (procs.slice(procs=rank).spawn("held", Held).pid.call_one().get() for rank in range(2))
+        os.kill(stopped, signal.SIGSTOP)
+        try:
+            seen = eventually("an answer comes in time", stacks)
+        finally:
+            os.kill(stopped, signal.SIGCONT)
+    rows = {proc["pid"]: proc for proc in seen["procs"]}
+    assert (rows[stopped]["kernel"], rows[stopped]["answer"]) == ("T", None)
+    assert rows[other]["answer"] is not None
 
 
 def test_own_job_is_among_the_inspected_jobs() -> None:

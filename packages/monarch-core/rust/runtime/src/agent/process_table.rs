@@ -5,6 +5,7 @@
 //!
 //! What always holds:
 //! - An inspection is answered once, at the latest when its time is over.
+//! - A proc that a signal has stopped is not asked, so it uses up no time.
 //! - A client of another host sees the rows of its own procs only.
 
 use std::collections::{BTreeMap, HashMap};
@@ -35,6 +36,9 @@ const FOR_STACKS: Duration = Duration::from_millis(2000);
 const FOR_STATE: Duration = Duration::from_millis(700);
 /// The additional time for other hosts, which wait for their own procs.
 const FOR_HOSTS: Duration = Duration::from_millis(1000);
+
+/// The kernel's state letter of a process that a signal has stopped. A traced process has another letter, and goes on by itself.
+const STOPPED: char = 'T';
 
 /// The receiver of an inspection.
 pub enum Requester {
@@ -155,10 +159,16 @@ impl HostInspections {
             _ => None,
         };
         let mut procs: Vec<ProcUid> = self.procs.started();
-        procs.retain(|uid| only.is_none_or(|here| self.jobs.is_in_job(*uid, here)));
+        procs.retain(|uid| only.is_none_or(|here| self.jobs.is_in_job(*uid, here)) && !self.is_stopped(*uid));
         procs.push(self.local.uid);
         let hosts = if only.is_some() { vec![] } else { gateway.map_or(vec![], |g| g.jobs.members()) };
         self.ask(asker, what, procs, only, hosts);
+    }
+
+    /// Whether a signal has stopped this proc: it cannot answer before another process continues it.
+    fn is_stopped(&self, uid: ProcUid) -> bool {
+        let pid = self.procs.lock().procs.get(&uid).map(|p| p.pid);
+        pid.and_then(kernel_state) == Some(STOPPED)
     }
 
     /// Begins an inspection of these processes and hosts. Its answer is complete when all have answered, or when the time is over.
