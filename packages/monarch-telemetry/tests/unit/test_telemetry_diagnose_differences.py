@@ -15,15 +15,15 @@ from monarch.telemetry._diagnose.software import Software, software_of
 PYTHON = {"python": "3.12.1"}
 
 
-def job(*of_hosts: dict[str, Any], ranks: int = 2, per_rank: tuple[str, ...] = ()) -> Snapshot:
-    """Each host has as many ranks with the same software; those in `per_rank` have one value for each rank."""
+def job(*of_hosts: dict[str, Any], ranks: int = 2, per_rank: tuple[str, ...] = (), late: tuple[str, ...] = ()) -> Snapshot:
+    """Each host has as many ranks with the same software; those in `per_rank` have one value for each rank, processes in `late` none."""
     procs, software = list[Any](), list[Software]()
     for number, given in enumerate(of_hosts):
         for local in range(ranks):
             uid = f"p{number}{local}"
             procs.append(proc(uid, number * ranks + local, ranks * len(of_hosts), "abcd"[number]))
             own: dict[str, Any] = {name: value[local] if name in per_rank else value for name, value in given.items()}
-            software.append(Software(uid)._replace(packages=PYTHON)._replace(**own))
+            software += [Software(uid)._replace(packages=PYTHON)._replace(**own)] if uid not in late else []
     return Snapshot(tuple(procs), (), tuple(Host("abcd"[number]) for number in range(len(of_hosts))), software=tuple(software))
 
 
@@ -57,6 +57,28 @@ def test_package_that_was_not_loaded_is_no_difference() -> None:
 def test_other_code_of_one_host_is_named() -> None:
     new, old = {"code": {"train": "a1", "model": "b1"}}, {"code": {"train": "a2", "model": "b1"}}
     assert sentences(job(new, new, old)) == ["host c runs other code of train than 2 hosts"]
+
+
+@pytest.mark.parametrize(
+    "late, causes",
+    [(("p00",), 1), (("p10", "p20"), 1), (("p00", "p10", "p20"), 1), (("p00", "p01"), 0), (("p20", "p21"), 0), (("p00", "p01", "p20"), 0)],
+)
+def test_process_without_answer_may_have_either_value(late: tuple[str, ...], causes: int) -> None:
+    new, old = {"code": {"losses": "a1"}, **variables(NCCL_ALGO="Ring")}, {"code": {"losses": "a2"}, **variables(NCCL_ALGO="Tree")}
+    found = sentences(job(new, old, new, late=late))
+    assert found == ["host b runs other code of losses than 2 hosts"] * causes
+    hosts = [variables(PYTHONPATH=f"/srv/{name}") for name in "abc"]
+    assert not sentences(job(*hosts, late=late))
+
+
+def test_host_without_processes_may_have_either_value() -> None:
+    found = job(*({"code": {"losses": value}} for value in ("a1", "a2", "a1")))
+    assert sentences(found) and not sentences(found._replace(procs=found.procs[2:]))
+
+
+def test_rank_without_a_gpu_needs_most_answers() -> None:
+    ranks: dict[str, Any] = {"variables": [{"CUDA_VISIBLE_DEVICES": "" if n == 1 else str(n)} for n in range(4)]}
+    assert not sentences(job(ranks, ranks=4, per_rank=("variables",), late=("p02", "p03")))
 
 
 @pytest.mark.parametrize(

@@ -69,6 +69,40 @@ def test_wait_for_another_call_is_left_out() -> None:
     assert not snapshot(Looked(*answers(7)), Looked(*answers(8)), 0.4).waits
 
 
+def without_gil(stacks: dict[str, Any], *uids: str) -> dict[str, Any]:
+    """The stacks of a look in which these processes have not had their GIL in time."""
+    found = copy.deepcopy(stacks)
+    for proc in found["procs"]:
+        if proc["uid"] in uids:
+            proc["answer"] = {"uid": proc["uid"], "without_gil": "the GIL is held", "text": ""}
+    return found
+
+
+@pytest.mark.parametrize("late", [0, 1])
+def test_software_is_that_of_any_look(late: int) -> None:
+    state, stacks = answers()
+    stacks["procs"][1]["answer"]["software"] = {"packages": {"python": "3.12"}}
+    looks = [Looked(state, without_gil(stacks, "p") if look == late else stacks) for look in range(2)]
+    assert {one.proc: one.packages for one in snapshot(*looks, 0.4).software}["p"] == {"python": "3.12"}
+
+
+@pytest.mark.parametrize("late", [0, 1])
+def test_stopped_process_is_called_by_any_look(late: int) -> None:
+    state, stacks = answers()
+    state["procs"][1] |= {"kernel": "T", "answer": None, "silent": 4.0}
+    looks = [Looked(state, without_gil(stacks, "c", "p") if look == late else without_gil(stacks, "p")) for look in range(2)]
+    [cause] = diagnosed(snapshot(*looks, 0.4), registry.OWN).causes
+    assert cause.sentence == "trainer rank 4 of 8 (pid 2) is stopped by a signal since 4.0 s"
+
+
+@pytest.mark.parametrize("in_looks, causes", [((), 1), ((0,), 0), ((1,), 0)])
+def test_process_that_runs_python_keeps_no_gil(in_looks: tuple[int, ...], causes: int) -> None:
+    state, stacks = answers()
+    state["procs"][1] |= {"silent": 9.0, "evidence": "something keeps the GIL, or the machine is overloaded"}
+    looks = [Looked(state, stacks if look in in_looks else without_gil(stacks, "p")) for look in range(2)]
+    assert [cause.detector for cause in diagnosed(snapshot(*looks, 0.4), registry.OWN).causes] == ["unresponsive"] * causes
+
+
 @given(
     st.sampled_from(["uid", "pid", "answer"]), st.sampled_from([None, 3, "x", [], {}, {"threads": 3}, {"waits": [{}]}, {"failures": [1]}])
 )

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, cast
 
 from monarch.telemetry._diagnose.group_rank import Counted, GroupRank, counted_ranks
-from monarch.telemetry._diagnose.snapshot import Actor, End, Frame, Host, Proc, Snapshot, Thread, Wait
-from monarch.telemetry._diagnose.software import software_of
+from monarch.telemetry._diagnose.snapshot import Actor, Called, End, Frame, Host, Proc, Snapshot, Thread, Wait
+from monarch.telemetry._diagnose.software import Software, software_of
 from monarch.telemetry._stacks.frames import parse_faulthandler
 
 _COORDINATE = re.compile(r": (\d+)/(\d+)(?=[,}])", re.ASCII)
@@ -52,6 +52,7 @@ def snapshot(before: Looked, now: Looked, between: float) -> Snapshot:
     """The state of the second look. Waits are those that both looks have seen; threads are paused where their calls are the same."""
     earlier, stacks = dict(stack_answers(before)), dict(stack_answers(now))
     queues = {(proc["uid"], actor["mesh"]): actor for _, proc in procs_of(before) for actor in _actors(proc)}
+    ran_python = {*_own_stacks(before), *_own_stacks(now)}
     procs: list[Proc] = []
     actors: list[Actor] = []
     waits: list[Wait] = []
@@ -75,7 +76,7 @@ def snapshot(before: Looked, now: Looked, between: float) -> Snapshot:
             continue
         answer = stacks.get(uid)
         try:
-            of_proc = _proc(host, proc, answer, earlier.get(uid))
+            of_proc = _proc(host, proc, answer, earlier.get(uid))._replace(ran_python=uid in ran_python)
             beside = (answer or {}).get("concurrent", {})
             its = [
                 _actor(uid, one, queues.get((uid, one["mesh"])))._replace(concurrent=tuple(beside.get(one["mesh"], ())))
@@ -99,9 +100,34 @@ def snapshot(before: Looked, now: Looked, between: float) -> Snapshot:
         seconds=between,
         missing=(*malformed, *late),
         groups=group_ranks((before, now), procs),
-        software=tuple(software_of(uid, answer) for uid, answer in stacks.items()),
+        software=_software(earlier, stacks),
+        called=_called((*earlier.items(), *stacks.items())),
         is_orphan=now.state is not None and bool(now.state["procs"]) and now.state["procs"][0]["name"] == "agent",
     )
+
+
+def _software(*looks: Mapping[str, Mapping[str, Any]]) -> tuple[Software, ...]:
+    """The software of each process in the last look that has it: stacks that are read without the GIL come without."""
+    found: dict[str, Software] = {}
+    for look in looks:
+        for uid, answer in look.items():
+            one = software_of(uid, answer)
+            if one.packages or uid not in found:
+                found[uid] = one
+    return tuple(found.values())
+
+
+def _called(answers: Iterable[tuple[str, Mapping[str, Any]]]) -> Mapping[str, Called]:
+    """The actors of the calls that any look has seen, by their processes; a process made the answer itself, and it may have any form."""
+    found: dict[str, Called] = {}
+    for _, answer in answers:
+        try:
+            for wait in answer.get("waits", []):
+                for rank, uid in wait.get("ranks", []):
+                    found[str(uid)] = Called(str(wait["name"]), int(rank), int(wait["size"]))
+        except (AttributeError, KeyError, TypeError, ValueError):
+            continue
+    return found
 
 
 def _is_observer(proc: Mapping[str, Any]) -> bool:
@@ -135,6 +161,14 @@ def stack_answers(looked: Looked) -> Iterator[tuple[str, Mapping[str, Any]]]:
             answer = proc["answer"] or proc.get("stacks")
             if answer:
                 yield str(proc["uid"]), answer
+
+
+def _own_stacks(looked: Looked) -> Iterator[str]:
+    """The numbers of the processes that have read their stacks for this look themselves, in Python."""
+    for part in _parts(looked.stacks):
+        for proc in part["procs"]:
+            if isinstance(proc["answer"], Mapping) and "threads" in proc["answer"]:
+                yield str(proc["uid"])
 
 
 def _hosts(looked: Looked) -> Iterator[Host]:

@@ -78,6 +78,8 @@ class Proc(NamedTuple):
     answered: bool = True
     threads: tuple[Thread, ...] = ()
     stacks_without_gil: bool = False
+    # In one of the looks or both, Python has run in it to read its stacks.
+    ran_python: bool = False
     # Its memory, descriptors, threads, cgroups, file systems and connections, as reported in each look; empty without an answer.
     resources: Mapping[str, Any] = {}
     resources_before: Mapping[str, Any] = {}
@@ -128,6 +130,14 @@ class Wait(NamedTuple):
     held_at: Frame | None = None
     # The calls of a task, innermost first: its thread itself stands in an event loop.
     frames: tuple[Frame, ...] = ()
+
+
+class Called(NamedTuple):
+    """An actor as its callers know it. `rank` is that in the mesh of the actor."""
+
+    name: str
+    rank: int | None
+    size: int
 
 
 class End(NamedTuple):
@@ -198,6 +208,8 @@ class Snapshot(NamedTuple):
     groups: tuple[GroupRank, ...] = ()
     group_seconds: float = 0.0
     software: tuple[Software, ...] = ()
+    # The actors of calls in any look, by their processes: names of processes that list no actors.
+    called: Mapping[str, Called] = {}
 
 
 class Index:
@@ -218,10 +230,11 @@ class Index:
         return {(wait.proc, wait.thread): wait.frames for wait in self.snapshot.waits if wait.frames and wait.blocks}
 
     @cached_property
-    def _called(self) -> dict[str, tuple[str, int | None, int]]:
-        """Name, rank and size of an actor of each process that has not listed its actors, from the calls that wait for it."""
+    def _called(self) -> dict[str, Called]:
+        """An actor of each process that has not listed its actors, from the calls that wait for it."""
         silent = set(self.procs) - {one.proc for one in self.snapshot.actors}
-        return {proc: (wait.name, rank, wait.size) for wait in self.snapshot.waits for rank, proc in wait.targets if proc in silent}
+        of_waits = {proc: Called(wait.name, rank, wait.size) for wait in self.snapshot.waits for rank, proc in wait.targets}
+        return {proc: one for proc, one in {**self.snapshot.called, **of_waits}.items() if proc in silent}
 
     @cached_property
     def _many_hosts(self) -> bool:
@@ -271,7 +284,9 @@ class Index:
         if proc is None:
             return label
         actor = self.actors.get((node[1], node[2])) if node[0] == "actor" else None
-        size = actor.size if actor is not None else self._called[node[1]][2] if node[0] == "proc" and node[1] in self._called else proc.size
+        size = (
+            actor.size if actor is not None else self._called[node[1]].size if node[0] == "proc" and node[1] in self._called else proc.size
+        )
         of = f" of {size}" if size > 1 and node[0] != "thread" else ""
         return f"{label}{of} (host {proc.host}, pid {proc.pid})" if self._many_hosts else f"{label}{of} (pid {proc.pid})"
 

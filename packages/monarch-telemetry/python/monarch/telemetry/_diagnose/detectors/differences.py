@@ -1,12 +1,15 @@
 """Processes of one mesh that differ in what they should have in common: packages, code of the program, environment, and devices.
 
 A difference is a finding where few processes differ from many: one host from the others, or one rank from all others. A value that is
-another one on each host, such as an address, is none.
+another one on each host, such as an address, is none. A process or host without an answer may have either value: there is a finding only
+if the few are still fewer with all of them.
 """
 
 from __future__ import annotations
 
+import math
 import re
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
@@ -38,6 +41,13 @@ class _Member(NamedTuple):
     rank: int
 
 
+class _Mesh(dict[_Member, Software]):
+    """The processes of a mesh that have reported their software, and the numbers of processes and of whole hosts that have not."""
+
+    unknown = 0
+    unknown_hosts = 0
+
+
 class _Odd(NamedTuple):
     """Few processes with one value, and many with another; None where the value is absent."""
 
@@ -51,7 +61,7 @@ def packages(graph: WaitGraph) -> list[Finding]:
     """Packages of which few processes have loaded another version."""
     found: list[Finding] = []
     for mesh in _meshes(graph):
-        for few, odd in _grouped(_odd_ones({proc: one.packages for proc, one in mesh.items()}, is_absent_equal=True), mesh):
+        for few, odd in _grouped(_odd_ones({proc: one.packages for proc, one in mesh.items()}, mesh, is_absent_equal=True), mesh):
             name, first = next(iter(odd.items()))
             more = f" and {len(odd) - 1} more packages differ" if len(odd) > 1 else ""
             sentence = (
@@ -66,7 +76,7 @@ def code(graph: WaitGraph) -> list[Finding]:
     """Modules of the program of which few processes have loaded other functions."""
     found: list[Finding] = []
     for mesh in _meshes(graph):
-        for few, odd in _grouped(_odd_ones({proc: one.code for proc, one in mesh.items()}, is_absent_equal=True), mesh):
+        for few, odd in _grouped(_odd_ones({proc: one.code for proc, one in mesh.items()}, mesh, is_absent_equal=True), mesh):
             names = ", ".join(name for name, _ in _first(odd))
             of = next(iter(odd.values()))
             sentence = f"{_subject(graph, few, mesh)} runs other code of {names} than {_count(graph, of.many, mesh)}"
@@ -83,7 +93,7 @@ def environment(graph: WaitGraph) -> list[Finding]:
     for mesh in _meshes(graph):
         odd_ones = {
             name: odd
-            for name, odd in _odd_ones({proc: one.variables for proc, one in mesh.items()}, is_absent_equal=False).items()
+            for name, odd in _odd_ones({proc: one.variables for proc, one in mesh.items()}, mesh, is_absent_equal=False).items()
             if not _OWN_NAME.search(name) and _is_certain(odd, mesh, client)
         }
         for few, odd in _grouped(odd_ones, mesh):
@@ -103,13 +113,13 @@ def devices(graph: WaitGraph) -> list[Finding]:
             given = {proc: one.variables.get(name) for proc, one in mesh.items()}
             without = [proc for proc, value in given.items() if value in _NO_DEVICE]
             has = [proc for proc, value in given.items() if value not in _NO_DEVICE and value is not None]
-            if without and len(without) < len(has):
+            if without and len(without) + mesh.unknown < len(has):
                 value = given[without[0]]
                 text = "is empty" if not value else f"is {value}"
                 sentence = f"{_subject(graph, without, mesh)} has no GPU: {name} {text}, where {_count(graph, has, mesh)} have one"
                 facts = [Fact(f"{name} is {given[has[0]]!r} for {graph.index.label(('proc', has[0].uid))}", _SOURCE)]
                 found.append(Finding(sentence, _nodes(without, mesh), tuple(facts), "nvidia-smi -L", 60))
-        odd = _odd({proc: one.gpus for proc, one in mesh.items() if one.gpus is not None})
+        odd = _odd({proc: one.gpus for proc, one in mesh.items() if one.gpus is not None}, mesh)
         if (
             odd is not None
             and _is_hosts(odd.few, mesh)
@@ -122,28 +132,35 @@ def devices(graph: WaitGraph) -> list[Finding]:
     return found
 
 
-def _meshes(graph: WaitGraph) -> Iterator[dict[_Member, Software]]:
+def _meshes(graph: WaitGraph) -> Iterator[_Mesh]:
     """The processes of each mesh that have reported their software; a mesh of one process has nothing to compare."""
     software = {one.proc: one for one in graph.index.snapshot.software if one.packages}
-    meshes: dict[tuple[str, int], dict[_Member, Software]] = {}
+    meshes: dict[tuple[str, int], _Mesh] = {}
     for proc in graph.index.snapshot.procs:
         if proc.mesh is not None and proc.uid in software:
-            meshes.setdefault((proc.mesh, proc.size), {})[_Member(proc.uid, proc.host, proc.rank or 0)] = software[proc.uid]
-    yield from (mesh for mesh in meshes.values() if len(mesh) > 1)
+            meshes.setdefault((proc.mesh, proc.size), _Mesh())[_Member(proc.uid, proc.host, proc.rank or 0)] = software[proc.uid]
+    for (name, size), mesh in meshes.items():
+        listed = Counter(proc.host for proc in graph.index.snapshot.procs if (proc.mesh, proc.size) == (name, size))
+        # A host without an answer lists no processes, and two meshes of one name have more than the size of one.
+        unlisted = max(0, size - listed.total())
+        mesh.unknown = listed.total() + unlisted - len(mesh)
+        mesh.unknown_hosts = len(set(listed) - {proc.host for proc in mesh}) + math.ceil(unlisted / max(listed.values()))
+        if len(mesh) > 1:
+            yield mesh
 
 
-def _odd_ones(values: Mapping[_Member, Mapping[str, str]], is_absent_equal: bool) -> dict[str, _Odd]:
+def _odd_ones(values: Mapping[_Member, Mapping[str, str]], mesh: _Mesh, *, is_absent_equal: bool) -> dict[str, _Odd]:
     """The names with a value that few processes have. `is_absent_equal`: a process without a name differs from no other one."""
     names = sorted({name for one in values.values() for name in one})
     found: dict[str, _Odd] = {}
     for name in names:
         given = {proc: one.get(name) for proc, one in values.items() if not is_absent_equal or name in one}
-        if (odd := _odd(given)) is not None:
+        if (odd := _odd(given, mesh)) is not None:
             found[name] = odd
     return found
 
 
-def _odd(values: Mapping[_Member, object]) -> _Odd | None:
+def _odd(values: Mapping[_Member, object], mesh: _Mesh) -> _Odd | None:
     """The few processes, if there are two values: those of one host, or one rank of three or more."""
     sets: dict[object, list[_Member]] = {}
     for proc, value in values.items():
@@ -152,7 +169,12 @@ def _odd(values: Mapping[_Member, object]) -> _Odd | None:
         return None
     # Of two sets of one size the first process counts as usual.
     (usual, many), (value, few) = sorted(sets.items(), key=lambda one: (-len(one[1]), _place(one[1][0])))
-    if not _is_hosts(few, values) and not (len(few) == 1 and len(values) >= _LEAST):
+    if _is_hosts(few, values):
+        hosts = [len({proc.host for proc in procs}) for procs in (few, many)]
+        is_clear = not mesh.unknown_hosts or hosts[0] + mesh.unknown_hosts < hosts[1]
+    else:
+        is_clear = len(few) == 1 and len(values) >= _LEAST and (not mesh.unknown or 1 + mesh.unknown < len(many))
+    if not is_clear:
         return None
     return _Odd(tuple(few), value, tuple(many), usual)
 

@@ -19,7 +19,8 @@ def unresponsive(graph: WaitGraph) -> list[Finding]:
 
 
 def _is_unresponsive(proc: Proc) -> bool:
-    return bool(proc.silent) or proc.kernel == "T" or (proc.kernel == "t" and not proc.answered)
+    """A process in which Python has run for one of the looks is slow to answer its agent: the machine may be overloaded."""
+    return (bool(proc.silent) and not proc.ran_python) or proc.kernel == "T" or (proc.kernel == "t" and not proc.answered)
 
 
 def _finding(graph: WaitGraph, proc: Proc) -> Finding:
