@@ -65,6 +65,16 @@ def test_thread_that_works_is_not_paused(before: int | None, now: int | None, pa
     assert found.procs[1].threads[0].paused is paused
 
 
+def test_process_has_the_resources_of_both_looks() -> None:
+    looks = list[Looked]()
+    for number in (3, 4):
+        state, stacks = answers()
+        stacks["procs"][1]["answer"]["resources"] = {"threads": {"number": number}}
+        looks.append(Looked(state, stacks))
+    proc = snapshot(*looks, 0.4).procs[1]
+    assert (proc.resources_before, proc.resources) == ({"threads": {"number": 3}}, {"threads": {"number": 4}})
+
+
 def test_wait_for_another_call_is_left_out() -> None:
     assert not snapshot(Looked(*answers(7)), Looked(*answers(8)), 0.4).waits
 

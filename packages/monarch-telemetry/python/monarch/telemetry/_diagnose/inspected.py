@@ -220,8 +220,8 @@ def _proc(host: str, proc: Mapping[str, Any], answer: Mapping[str, Any] | None, 
         proc["answer"] is not None,
         threads,
         answer is not None and "without_gil" in answer,
-        _resources(answer),
-        _resources(earlier),
+        resources=_resources(answer),
+        resources_before=_resources(earlier),
     )
 
 
