@@ -7,6 +7,9 @@
 `--changed-since REF` limits all of these to what the changes since that commit concern (`tools/changes.py`), and checks the messages of the
 new commits. Everything runs if that cannot be limited.
 
+`--within MINUTES` is the time of the run: steps with clusters that have not ended then are ended or left out, and listed in the last lines.
+They are no failure, but for their failed tests. So a slow machine still ends with the result of all other steps.
+
 The steps of one stage all run, so that one run shows all problems; a failed stage ends the run. Steps that run beside
 others have a second queue: they run one after another, from the start of their stage on, through as many stages as they take
 (`tools/lanes.py`). Their output is printed when they end. The end of the output has one line per step with its time, the closing lines
@@ -74,7 +77,7 @@ def _pytest(
     return Step(name, stage, argv, beside=beside, apart=apart, cache=cache, wheels=wheels)
 
 
-STEPS = (
+_STEPS = (
     Step("ruff", "cheap", ("ruff", "check", ".")),
     Step("format", "cheap", ("ruff", "format", "--check", ".")),
     Step("style", "cheap", (PY, "-m", "tools.check_style")),
@@ -148,6 +151,8 @@ STEPS = (
     Step("chaos", "clusters", (PY, "bench/chaos.py", *_CHAOS), wheels=(CORE.name,)),
     Step("docs", "clusters", (PY, "-m", "tools.check_docs")),
 )
+# Clusters come last, and need the most of a machine.
+STEPS = tuple(step._replace(timed=step.stage == "clusters") for step in _STEPS)
 # These run only if they are named. `pythons` takes minutes of a processor for each version, which are other jobs of the workflow.
 ON_DEMAND = ("pythons",)
 ALIASES = {
@@ -215,6 +220,9 @@ def summary(outcomes: list[Outcome], left: list[Step], seconds: float) -> None:
     for outcome in outcomes:
         for test in outcome.flaky:
             print(f"flaky: {test}")
+    for outcome in outcomes:
+        if outcome.no_time:
+            print(f"no time: {outcome.step.name} {'was ended' if outcome.seconds else 'has not begun'}")
 
 
 def _seconds(duration: str) -> float:
@@ -225,6 +233,7 @@ def _seconds(duration: str) -> float:
 def main(arguments: list[str]) -> int:
     words = argparse.ArgumentParser(prog="ci_steps", add_help=False, allow_abbrev=False)
     words.add_argument("--changed-since", metavar="REF")
+    words.add_argument("--within", type=float, metavar="MINUTES")
     words.add_argument("--list", action="store_true")
     words.add_argument("steps", nargs="*")
     given = words.parse_args(arguments)
@@ -236,7 +245,7 @@ def main(arguments: list[str]) -> int:
             print(f"{step.name:<14} {' '.join(step.argv).replace(PY, 'python')}{'  (beside others)' if step.beside else ''}")
         return 0
     start = time.monotonic()
-    with Lanes() as lanes:
+    with Lanes(until=None if given.within is None else start + 60 * given.within) as lanes:
         for stage in dict.fromkeys(step.stage for step in steps):
             if lanes.failed:
                 break

@@ -4,6 +4,9 @@ A step of the second queue starts with its stage, or when its predecessors in th
 end of the run does: a step that depends on it must come after it in its queue. After a failure the second queue is completed, except for
 optional steps, so that all problems are seen.
 
+A run may have a limit of time, after which `timed` steps do not begin, and those that run are ended. They are shown as such, and are no
+failure: a slow machine has checked less, and reports it. Their failed tests count all the same.
+
 A few failed tests of a step are repeated, while no other step runs: at the end of a stage, and at the end of the run. If all pass, the
 step is flaky, which is no failure. A step that failed in another way is not repeated.
 """
@@ -22,6 +25,7 @@ import sys
 import threading
 import time
 from collections import deque
+from collections.abc import Generator
 from pathlib import Path
 from types import FrameType, TracebackType
 from typing import NamedTuple
@@ -49,7 +53,8 @@ class Step(NamedTuple):
 
     A step that is `apart` has a /dev/shm of its own, if the machine permits it: its tests look for leftovers there. `cache` is the
     cache folder of a run of pytest, of this step alone, which has the failed tests afterwards. If the tests are a selection, there may be
-    none: the step is `sparse`. `wheels` are those that the step checks; none are named by a step that checks everything.
+    none: the step is `sparse`. A `timed` step is left out, or ended, when the time of the run is over. `wheels` are those that the step
+    checks; none are named by a step that checks everything.
     """
 
     name: str
@@ -62,6 +67,7 @@ class Step(NamedTuple):
     apart: bool = False
     cache: str = ""
     sparse: bool = False
+    timed: bool = False
     wheels: tuple[str, ...] = ()
 
     def failed_tests(self) -> list[str]:
@@ -76,7 +82,7 @@ class Step(NamedTuple):
 class Outcome(NamedTuple):
     """The outcome of a step: `code` is None if it was skipped, `durations` are the slowest tests of pytest.
 
-    `repeated` are the failed tests that must be repeated, `flaky` those that have passed then.
+    `repeated` are the failed tests that must be repeated, `flaky` those that have passed then. `no_time`: the time of the run was over.
     """
 
     step: Step
@@ -86,9 +92,12 @@ class Outcome(NamedTuple):
     durations: tuple[str, ...] = ()
     repeated: tuple[str, ...] = ()
     flaky: tuple[str, ...] = ()
+    no_time: bool = False
 
     @property
     def state(self) -> str:
+        if self.no_time and not self.code:
+            return "NO TIME: ended before its end" if self.seconds else "NO TIME: not begun"
         if self.flaky:
             return f"flaky ({len(self.flaky)})"
         if not self.code:
@@ -104,10 +113,12 @@ class Outcome(NamedTuple):
 class Lanes:
     """Runs steps while the `with` block runs, whose end waits for the second queue.
 
-    If the block ends by an exception, such as that of Ctrl-C, or at SIGTERM, all processes of the steps are ended.
+    If the block ends by an exception, such as that of Ctrl-C, or at SIGTERM, all processes of the steps are ended. `until` is the moment of
+    the monotonic clock at which the time of the run is over.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, until: float | None = None) -> None:
+        self._until = until
         self.outcomes: list[Outcome] = []
         self._waiting: deque[Step] = deque()
         self._running: dict[int, tuple[Step, subprocess.Popen[str]]] = {}
@@ -154,7 +165,7 @@ class Lanes:
         """The outcome of a step after its failed tests were repeated."""
         self._print(f"\n=== {first.step.name}: {len(first.repeated)} failed tests once more\n")
         argv = (*first.step.argv, "--last-failed", "--last-failed-no-failures=none")
-        code, seconds, closing, _ = self._ended(first.step._replace(argv=argv, beside=False), [])
+        code, seconds, closing, _ = self._ended(first.step._replace(argv=argv, beside=False, timed=False), [])
         # A test that pytest has not found again stays in its list.
         is_flaky = code == 0 and not first.step.failed_tests()
         return first._replace(
@@ -190,6 +201,10 @@ class Lanes:
         if step.needs and shutil.which(step.needs, path=PATH) is None:
             self._print(f"{title}skipped: there is no '{step.needs}' here\n")
             return Outcome(step, None, 0.0, [])
+        until = self._until if step.timed else None
+        if until is not None and time.monotonic() >= until:
+            self._print(f"{title}not begun: the time of this run is over\n")
+            return Outcome(step, None, 0.0, [], no_time=True)
         collected = [title]
         if not step.beside:
             self._print(collected.pop())
@@ -197,8 +212,13 @@ class Lanes:
             shutil.rmtree(ROOT / step.cache, ignore_errors=True)
         code, seconds, closing, durations = self._ended(step, collected)
         failed = step.failed_tests() if step.cache and code == _TESTS_FAILED else []
+        no_time = bool(code) and until is not None and time.monotonic() >= until
+        if no_time:
+            failed = step.failed_tests() if step.cache else []
+            code = _TESTS_FAILED if failed else 0
         repeated = tuple(failed) if len(failed) <= MOST_REPEATED else ()
-        return Outcome(step, None if step.sparse and code == _NO_TESTS else code, seconds, closing, tuple(durations), repeated)
+        is_empty = step.sparse and code == _NO_TESTS
+        return Outcome(step, None if is_empty else code, seconds, closing, tuple(durations), repeated, no_time=no_time)
 
     def _ended(self, step: Step, collected: list[str]) -> tuple[int, float, list[str], list[str]]:
         """Runs a step; its exit code, its seconds, its closing lines, and its durations of tests."""
@@ -207,6 +227,15 @@ class Lanes:
         durations: list[str] = []
         # Without `with process`: an exception would wait for the process's end there.
         process = self._started(step)
+        with self._ended_in_time(step, process):
+            self._read(step, process, collected, closing, durations)
+        with self._lock:
+            del self._running[process.pid]
+        self._print("".join(collected))
+        return process.returncode, time.monotonic() - start, closing, durations
+
+    def _read(self, step: Step, process: subprocess.Popen[str], collected: list[str], closing: list[str], durations: list[str]) -> None:
+        """Reads the output until the end of the process, and prints it or collects it."""
         assert process.stdout is not None
         with process.stdout as lines:
             for line in lines:
@@ -219,10 +248,25 @@ class Lanes:
                 elif DURATION.match(line):
                     durations.append(line.rstrip())
         process.wait()
-        with self._lock:
-            del self._running[process.pid]
-        self._print("".join(collected))
-        return process.returncode, time.monotonic() - start, closing, durations
+
+    @contextlib.contextmanager
+    def _ended_in_time(self, step: Step, process: subprocess.Popen[str]) -> Generator[None]:
+        """Ends the process of a timed step when the time of the run is over: by SIGINT, at which pytest ends its fixtures."""
+        if self._until is None or not step.timed:
+            yield
+            return
+        left = max(0.0, self._until - time.monotonic())
+        timers = [
+            threading.Timer(left + more, _kill, (process.pid, number)) for more, number in ((0, signal.SIGINT), (_GRACE_S, signal.SIGKILL))
+        ]
+        for timer in timers:
+            timer.daemon = True
+            timer.start()
+        try:
+            yield
+        finally:
+            for timer in timers:
+                timer.cancel()
 
     def _started(self, step: Step) -> subprocess.Popen[str]:
         with self._lock:
@@ -251,8 +295,7 @@ class Lanes:
         with self._lock:
             running = [pid for pid, (step, _) in self._running.items() if step.optional or not optional_only]
         for pid in running:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(pid, number)
+            _kill(pid, number)
 
     def _join(self, timeout: float | None = None) -> bool:
         """Whether the second queue has ended."""
@@ -309,6 +352,11 @@ def _apart() -> tuple[str, ...]:
     except OSError:
         return ()
     return argv if tried.returncode == 0 else ()
+
+
+def _kill(group: int, number: int) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(group, number)
 
 
 def _exit(_number: int, _frame: FrameType | None) -> None:

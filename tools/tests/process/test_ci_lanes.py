@@ -67,6 +67,34 @@ def test_failure_ends_optional_steps(monkeypatch: pytest.MonkeyPatch, capsys: py
     assert "failed, which is allowed" in capsys.readouterr().out
 
 
+def test_timed_steps_end_with_the_time(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    steps = (step("always", "x", "print('ran')"), step("waits", "y", "import signal; signal.pause()", beside=True))
+    late = step("late", "y", "import signal; signal.pause()")
+    monkeypatch.setattr(ci_steps, "STEPS", (steps[0], steps[1]._replace(timed=True), late._replace(timed=True), late._replace(timed=True)))
+    assert main(["--within", "0.01"]) == 0
+    out = capsys.readouterr().out
+    assert "\nran\n" in out
+    assert [line.split()[2] for line in out.splitlines() if line.startswith("no time: ")] == ["waits", "late", "late"]
+    assert out.count("not begun") + out.count("ended before its end") >= 3
+
+
+def test_failed_test_counts_after_the_time(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    """A stand-in for pytest with a failed test: it waits at first, and fails again when the test is repeated."""
+    code = f"""
+import json, pathlib, signal, sys
+found = pathlib.Path({str(tmp_path)!r}) / "v" / "cache" / "lastfailed"
+found.parent.mkdir(parents=True, exist_ok=True)
+found.write_text(json.dumps({{"test_bad": True}}))
+sys.exit(1) if "--last-failed" in sys.argv else signal.pause()
+"""
+    tests = step("tests", "x", code)._replace(cache=str(tmp_path), timed=True)
+    monkeypatch.setattr(ci_steps, "STEPS", (tests,))
+    assert main(["--within", "0.1"]) == 1
+    out = capsys.readouterr().out
+    assert "tests: 1 failed tests once more" in out
+    assert "no time: tests was ended" in out
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_signal_ends_both_queues(number: signal.Signals, tmp_path: Path) -> None:
     fifo = tmp_path / "fifo"
