@@ -170,3 +170,20 @@ def test_stopped_agent_is_not_asked(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(inspection, "why_stopped", lambda pid: "it is stopped by a signal")
     monkeypatch.setattr(inspection, "agents", lambda: [5])
     assert inspection.look(inspection.STATE) == [inspection.Look(5, None, "it is stopped by a signal", 7)]
+
+
+@pytest.mark.parametrize("given, asked", [({"pid": 7}, [5]), ({"number": 6}, [6]), ({}, [5, 6]), ({"pid": 9}, [5, 6]), ({"number": 9}, [])])
+def test_only_the_given_job_is_asked(monkeypatch: pytest.MonkeyPatch, given: dict[str, int], asked: list[int]) -> None:
+    from monarch._core import _native
+    from monarch._core.observe import inspection
+
+    seen = set[int]()
+
+    def answered(agent: int, me: int, what: int, timeout: float) -> bytes:
+        seen.add(agent)
+        return b'{"agent_pid": 1, "procs": []}'
+
+    monkeypatch.setattr(_native, "inspect_agent", answered)
+    monkeypatch.setattr(_native, "agent_pid", lambda agent: agent + 2)
+    monkeypatch.setattr(inspection, "agents", lambda: [5, 6])
+    assert sorted(one.number for one in inspect_jobs(**given)) == sorted(seen) == asked

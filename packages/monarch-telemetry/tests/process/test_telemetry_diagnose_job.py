@@ -82,3 +82,30 @@ found = eventually("three failures have rows", telemetry.diagnose, lambda found:
 print("=", found.causes[0].detector, "again fails again and again" in found.causes[0].sentence)
 """
     ) == ["crash_loop True"]
+
+
+def test_http_endpoint_finds_the_cause() -> None:
+    assert telemetry_program.shown(
+        """
+import json, os, signal, sys, urllib.request
+import monarch.telemetry as telemetry
+from monarch.actor import Actor, endpoint, this_host
+
+class Trainer(Actor):
+    @endpoint
+    def pid(self):
+        return os.getpid()
+
+running = telemetry.start(serve=True, admin_addr="127.0.0.1:0", include_dashboard=False)
+trainers = this_host().spawn_procs({"gpus": 2}, name="workers").spawn("trainer", Trainer)
+pid = trainers.slice(gpus=1).pid.call_one().get()
+os.kill(pid, signal.SIGSTOP)
+pending = trainers.pid.call()
+request = urllib.request.Request(f"{running.url}/v1/diagnose", headers={"Authorization": f"Bearer {running.token}"})
+with urllib.request.urlopen(request, timeout=60) as answer:
+    found = json.load(answer)
+print("=", len(found["causes"]), f"(pid {pid}) is stopped by a signal" in found["causes"][0]["sentence"])
+print("=", found["text"].startswith(f"1  {found['causes'][0]['sentence']}"), found["omitted"]["causes"])
+os.kill(pid, signal.SIGKILL)
+"""
+    ) == ["1 True", "True 0"]

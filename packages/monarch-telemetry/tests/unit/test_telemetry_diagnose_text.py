@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from support.made_up_waits import CLIENT, circle
 
-from monarch.telemetry._diagnose.diagnosis import MOST_BYTES, MOST_LINES, diagnosed
+from monarch.telemetry._diagnose.diagnosis import MOST_BYTES, MOST_JSON_BYTES, MOST_LINES, diagnosed
 from monarch.telemetry._diagnose.finding import Detector, Fact, Finding
 from monarch.telemetry._diagnose.registry import OWN
 from monarch.telemetry._diagnose.snapshot import End, Host, Snapshot
@@ -69,3 +70,17 @@ def test_json_has_all_of_it() -> None:
     assert [one["detector"] for one in found["causes"]] == ["deadlock", "extra"]
     assert found["causes"][1]["facts"] == [{"text": "seen", "source": "rows"}]
     assert found["procs"] == 3
+    assert set(found["omitted"].values()) == {0}
+
+
+@pytest.mark.parametrize("text", ["stands in train.py:3", "\x1b\0é" * 20], ids=["plain", "hostile"])
+def test_json_of_many_causes_has_a_limit(text: str) -> None:
+    """Each of 512 causes explains all other processes."""
+    nodes = tuple(("proc", str(number)) for number in range(512))
+    facts = (Fact(text, "rows"),) * 60
+    findings = [Finding(f"proc {number} {text}", (node,), facts, "true", 50, nodes) for number, node in enumerate(nodes)]
+    diagnosis = diagnosed(Snapshot(missing=(text,) * 300), (Detector("all", "all", lambda _graph: findings),))
+    found = diagnosis.to_json()
+    assert len(json.dumps(found, indent=2)) <= MOST_JSON_BYTES
+    assert len(found["causes"]) + found["omitted"]["causes"] == 512 and found["omitted"]["missing"] == 250
+    assert found["omitted"]["facts"] == 10 * len(found["causes"])

@@ -256,7 +256,7 @@ def diagnose(pid: int | None, as_json: bool, addr: str | None, token_file: str |
 
 def _snapshot(pid: int | None, addr: str | None, token_file: str | None, capture: str | None) -> Snapshot:
     """What is known of a job: of processes of this machine, and of the tables where telemetry runs."""
-    from monarch.telemetry._diagnose.collect import collected, engine_of, job_of, of_engine
+    from monarch.telemetry._diagnose.collect import collected, engine_of, job_again, job_of, of_engine
     from monarch.telemetry.errors import TelemetryError
 
     if addr is not None or capture is not None:
@@ -268,7 +268,7 @@ def _snapshot(pid: int | None, addr: str | None, token_file: str | None, capture
         engine = engine_of(job, _engine(None, token_file, None))
     except TelemetryError:
         engine = None
-    return collected(lambda: job_of(job.pid), engine, first=job)
+    return collected(lambda: job_again(job), engine, first=job)
 
 
 @verb("mcp", "Serves coding agents over stdin and stdout (Model Context Protocol).")

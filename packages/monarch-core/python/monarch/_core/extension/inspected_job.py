@@ -37,16 +37,18 @@ class InspectedJob:
         return self.state is not None and inspection.is_agent(self.state)
 
 
-def inspect_jobs(timeout: float = 6.0) -> list[InspectedJob]:
+def inspect_jobs(timeout: float = 6.0, *, pid: int | None = None, number: int | None = None) -> list[InspectedJob]:
     """Inspects all jobs of this user on this machine; then the agents of hosts that no such job lists. The call blocks.
 
-    A job answers within two seconds, whatever its procs do; `timeout` is in seconds.
+    A job answers within two seconds, whatever its procs do; `timeout` is in seconds. With `number` only the job of this
+    `InspectedJob.number` is inspected, with `pid` only that of this process; if no agent has this pid, as in a container, all of them.
     """
     check_seconds("timeout", timeout, positive=True)
+    asked = {number} if number is not None else (inspection.agents_of_process(pid) or None) if pid is not None else None
     stacks: list[inspection.Look] = []
-    looking = Thread(target=lambda: stacks.extend(inspection.look(inspection.STACKS, timeout)))
+    looking = Thread(target=lambda: stacks.extend(inspection.look(inspection.STACKS, timeout, asked)))
     looking.start()
-    states = inspection.look(inspection.STATE, timeout)
+    states = inspection.look(inspection.STATE, timeout, asked)
     looking.join()
     by_agent = {one.agent: one.answer for one in stacks}
     return [

@@ -11,6 +11,10 @@ from typing import Any, NamedTuple
 from monarch._core.process import stacks
 from monarch._core.process.stopped import why_stopped
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Collection
+
 # The requests to an agent, numbered as in native code.
 STATE, STACKS = 0, 1
 # Seconds to wait for an agent, which answers within two seconds whatever its procs do.
@@ -39,8 +43,11 @@ def agents() -> list[int]:
     return _native.agents()
 
 
-def look(what: int, timeout: float = _TIMEOUT) -> list[Look]:
-    """Queries all jobs of this user on this machine, at the same time: a job that does not answer delays no other one."""
+def look(what: int, timeout: float = _TIMEOUT, asked: Collection[int] | None = None) -> list[Look]:
+    """Queries all jobs of this user on this machine, at the same time: a job that does not answer delays no other one.
+
+    `asked`: only these agents.
+    """
     found: list[Look] = []
 
     def ask(agent: int) -> None:
@@ -48,7 +55,7 @@ def look(what: int, timeout: float = _TIMEOUT) -> list[Look]:
         if one is not None:
             found.append(one)
 
-    threads = [Thread(target=ask, args=(agent,)) for agent in agents()]
+    threads = [Thread(target=ask, args=(agent,)) for agent in agents() if asked is None or agent in asked]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -76,6 +83,13 @@ def _look_at(agent: int, what: int, timeout: float) -> Look | None:
     except OSError as e:
         return Look(agent, None, (pid and why_stopped(pid)) or str(e), pid)
     return Look(agent, answer, None, answer["agent_pid"])
+
+
+def agents_of_process(pid: int) -> set[int]:
+    """The agents in the process of this pid, as this process numbers processes; no agent has to answer."""
+    from monarch._core import _native
+
+    return {agent for agent in agents() if _native.agent_pid(agent) == pid}
 
 
 def is_agent(answer: dict[str, Any]) -> bool:

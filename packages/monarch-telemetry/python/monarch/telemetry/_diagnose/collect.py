@@ -37,8 +37,20 @@ def own_job() -> InspectedJob:
 
 
 def job_of(pid: int | None) -> InspectedJob:
-    """The job of this user on this machine whose client has this pid, or the only one."""
-    return chosen(inspect_jobs(_TIMEOUT), pid)
+    """The job of this user on this machine whose client has this pid, or the only one. With a pid no other job is asked."""
+    found = inspect_jobs(_TIMEOUT, pid=pid)
+    if pid is not None and any(one.is_agent for one in found):
+        # Only the other jobs show whether one of them lists this agent.
+        found = inspect_jobs(_TIMEOUT)
+    return chosen(found, pid)
+
+
+def job_again(job: InspectedJob) -> InspectedJob:
+    """The same job at another moment; no other job is asked."""
+    found = inspect_jobs(_TIMEOUT, number=job.number)
+    if not found:
+        raise TelemetryError(f"the job of process {job.pid} has ended", code="no_such_job")
+    return found[0]
 
 
 def collected(
@@ -114,7 +126,7 @@ def chosen(found: Sequence[InspectedJob], pid: int | None) -> InspectedJob:
 def of_engine(engine: Asking) -> Snapshot:
     """The snapshot of the job that an engine answers for: of its processes too, if its client runs on this machine."""
     client = _client_of(engine)
-    return collected(lambda: next((one for one in inspect_jobs(_TIMEOUT) if one.number == client), None) if client else None, engine)
+    return collected(lambda: next(iter(inspect_jobs(_TIMEOUT, number=client)), None) if client else None, engine)
 
 
 def engine_of(job: InspectedJob, engine: Asking) -> Asking | None:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from monarch.extension.masking import Masking
 from monarch.telemetry._diagnose import registry
@@ -22,6 +23,12 @@ MOST_BYTES = 8000
 _MOST_LINE = 700
 _MOST_CAUSES = 8
 _MOST_NAMES = 4
+# The limit of a diagnosis as JSON in bytes, with indentation: that of 100 to 300 causes. A program that reads it has to hold it whole, and
+# an agent pays for each byte. The most texts of each list in it: the names of 512 ranks behind 512 causes would be megabytes.
+MOST_JSON_BYTES = 256 << 10
+_MOST_LISTED = 50
+
+_Listed = TypeVar("_Listed")
 
 
 class FoundCause(NamedTuple):
@@ -74,14 +81,49 @@ class Diagnosis(NamedTuple):
         return _bounded(lines, tail)
 
     def to_json(self) -> dict[str, Any]:
-        """All of it as JSON objects, and the text as `text`."""
-        names = ("text", "source")
-        return {
+        """All of it as JSON objects, of at most `MOST_JSON_BYTES`, and the text as `text`. `omitted` has the number of things left out."""
+        omitted: dict[str, int] = dict.fromkeys(("causes", "facts", "waiting", "consequences", "missing", "left_out"), 0)
+        causes = list[dict[str, Any]]()
+        found: dict[str, Any] = {
             **self._asdict(),
-            "causes": [{**one._asdict(), "facts": [dict(zip(names, pair, strict=True)) for pair in one.facts]} for one in self.causes],
-            "left_out": [one._asdict() for one in self.left_out],
+            "causes": causes,
+            "missing": [_cut(one) for one in _listed("missing", self.missing, omitted)],
+            "left_out": [one._asdict() for one in _listed("left_out", self.left_out, omitted)],
             "text": str(self),
+            "omitted": omitted,
         }
+        # The counts may have more figures at the end.
+        size = _size(found) + 100
+        for number, cause in enumerate(self.causes):
+            left = dict(omitted)
+            shown = _cause_object(cause, left)
+            size += _size(shown)
+            if size > MOST_JSON_BYTES:
+                omitted["causes"] = len(self.causes) - number
+                break
+            causes.append(shown)
+            omitted.update(left)
+        return found
+
+
+def _cause_object(cause: FoundCause, omitted: dict[str, int]) -> dict[str, Any]:
+    return {
+        **cause._asdict(),
+        "facts": [{"text": text, "source": source} for text, source in _listed("facts", cause.facts, omitted)],
+        "waiting": _listed("waiting", cause.waiting, omitted),
+        "consequences": _listed("consequences", cause.consequences, omitted),
+    }
+
+
+def _listed(name: str, given: tuple[_Listed, ...], omitted: dict[str, int]) -> list[_Listed]:
+    omitted[name] += max(0, len(given) - _MOST_LISTED)
+    return list(given[:_MOST_LISTED])
+
+
+def _size(found: dict[str, Any]) -> int:
+    """The bytes of an object with indentation; a cause is in a list, which indents it by two steps more."""
+    text = json.dumps(found, indent=2)
+    return len(text) + 4 * (text.count("\n") + 1) + 2
 
 
 def diagnosed(snapshot: Snapshot, detectors: tuple[Detector, ...] | None = None) -> Diagnosis:

@@ -444,6 +444,17 @@ class LeftOutDetector(TypedDict):
     reason: str
 
 
+class OmittedParts(TypedDict):
+    """How many of each list are left out: an answer has at most 256 KiB, and each list of a cause at most 50 texts."""
+
+    causes: int
+    facts: int
+    waiting: int
+    consequences: int
+    missing: int
+    left_out: int
+
+
 class DiagnosisAnswer(TypedDict):
     """What is wrong with the job now, most likely first; `text` is what `monarch diagnose` prints, of at most 40 lines and 8 kB.
 
@@ -462,6 +473,7 @@ class DiagnosisAnswer(TypedDict):
     missing: list[str]
     left_out: list[LeftOutDetector]
     text: str
+    omitted: OmittedParts
 
 
 class ActionBody(TypedDict):
