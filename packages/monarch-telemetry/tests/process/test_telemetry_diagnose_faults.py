@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 import re
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
@@ -61,3 +65,26 @@ def test_command_prints_causes_and_json() -> None:
 def test_job_that_does_not_exist_is_an_error() -> None:
     done = CliRunner().invoke(diagnose, ["1"], standalone_mode=False)
     assert done.return_value == 3 and "process 1 is not the client of a job" in done.stderr
+
+
+def test_host_of_a_killed_client_is_diagnosed(tmp_path: Path) -> None:
+    address = f"ipc://{tmp_path / 'worker'}"
+    client = (
+        "import os; from monarch.actor import attach_to_workers;"
+        f"attach_to_workers(workers=[{address!r}]).spawn_procs({{'gpus': 2}}, name='workers').initialized.get(); os.kill(os.getpid(), 9)"
+    )
+    command = [str(Path(sys.executable).parent / "monarch"), "worker", "--listen", address]
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as worker:
+        try:
+            eventually("the worker listens", lambda: (tmp_path / "worker").exists())
+            assert subprocess.run([sys.executable, "-c", client], check=False).returncode == -9
+
+            def text() -> str:
+                done = CliRunner().invoke(diagnose, [str(worker.pid)], standalone_mode=False)
+                assert done.return_value == 0, done.stdout
+                return done.stdout
+
+            found = eventually("the procs of the client are gone", text, lambda text: "no process could be looked at" in text)
+            assert f"no answer: client: the agent of host {os.uname().nodename} (pid {worker.pid}) has none" in found
+        finally:
+            worker.kill()

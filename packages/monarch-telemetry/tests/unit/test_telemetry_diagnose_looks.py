@@ -14,12 +14,15 @@ from hypothesis import strategies as st
 from support.made_up_waits import circle
 
 from monarch.extension import BrokenEntry, LoadedEntry
+from monarch.extension.inspection import InspectedJob
 from monarch.telemetry._diagnose import registry
+from monarch.telemetry._diagnose.collect import chosen
 from monarch.telemetry._diagnose.diagnosis import MOST_BYTES, MOST_LINES, diagnosed
 from monarch.telemetry._diagnose.inspected import Looked, parse_name, snapshot
 from monarch.telemetry._diagnose.machine import without_answer
 from monarch.telemetry._diagnose.ranking import ranked
 from monarch.telemetry.detectors import Detector, Fact, Finding, WaitGraph
+from monarch.telemetry.errors import TelemetryError
 
 ACTOR = "<root>.<train.Trainer trainer{'hosts': 1/2, 'gpus': 0/4}>"
 
@@ -137,6 +140,32 @@ def test_host_without_two_answers_is_silent(in_first: dict[str, Any] | None, cau
 def test_client_that_answers_late_is_no_cause() -> None:
     found = diagnosed(without_answer(5, 1, "it does not answer in time"), registry.OWN)
     assert not found.causes and found.missing == ("process 1: it does not answer in time",)
+
+
+@pytest.mark.parametrize(
+    "clients, text", [([], "client: the agent of host a (pid 9) has none;"), (["vm"], "client: vm; only the agent of host a")]
+)
+def test_agent_without_its_client_is_named(clients: list[str], text: str) -> None:
+    state, stacks = answers()
+    state["procs"][0]["name"] = "agent"
+    looked = Looked({**state, "agent_pid": 9, "clients": clients}, stacks)
+    found = snapshot(looked, looked, 0.4)
+    assert found.is_orphan and [one for one in found.missing if one.startswith(text)] and not diagnosed(found, registry.OWN).causes
+
+
+def inspected(pid: int, kind: str) -> InspectedJob:
+    return InspectedJob(pid, pid, {"procs": [{"name": kind}]}, None, None)
+
+
+def test_client_is_chosen_before_agents() -> None:
+    client, agent, other = inspected(-1, "client"), inspected(-2, "agent"), inspected(-3, "agent")
+    assert chosen([agent, client, other], None) is client and chosen([agent], None) is agent and chosen([client, agent], -2) is agent
+    with pytest.raises(TelemetryError, match="no client of a job runs on this machine, and 2 agents of hosts do: give the pid of one"):
+        chosen([agent, other], None)
+    with pytest.raises(TelemetryError, match="2 jobs run on this machine"):
+        chosen([client, agent, inspected(-4, "client")], None)
+    with pytest.raises(TelemetryError, match="no job of this user runs"):
+        chosen([], None)
 
 
 def late(graph: WaitGraph) -> list[Finding]:

@@ -105,7 +105,10 @@ def collected(
 
 
 def chosen(found: Sequence[InspectedJob], pid: int | None) -> InspectedJob:
-    """The job whose client has this pid, or the only one. `TelemetryError` names the others."""
+    """The job whose client has this pid, or the only one. `TelemetryError` names the others.
+
+    An agent of a host is the choice only if no client of a job runs on this machine.
+    """
     if pid is not None:
         one = next((one for one in found if one.pid == pid), None)
         if one is not None:
@@ -113,14 +116,19 @@ def chosen(found: Sequence[InspectedJob], pid: int | None) -> InspectedJob:
         known = ", ".join(str(one.pid) for one in found if one.pid is not None) or "none"
         text = f"process {pid} is not the client of a job of this user on this machine (there is: {known})"
         raise TelemetryError(text, code="no_such_job")
-    if len(found) == 1:
-        return found[0]
+    jobs = [one for one in found if not one.is_agent]
+    several = jobs or found
+    if len(several) == 1:
+        return several[0]
     if not found:
         raise TelemetryError(
             "no job of this user runs on this machine", code="no_such_job", hint="--addr names a job elsewhere, --from a capture"
         )
-    names = "\n".join(f"  {one.pid}: {one.command[:100]}" for one in found)
-    raise TelemetryError(f"{len(found)} jobs run on this machine: give the pid of one\n{names}")
+    names = "\n".join(f"  {one.pid}: {one.command[:100]}" for one in several)
+    what = (
+        f"{len(jobs)} jobs run on this machine" if jobs else f"no client of a job runs on this machine, and {len(found)} agents of hosts do"
+    )
+    raise TelemetryError(f"{what}: give the pid of one\n{names}")
 
 
 def of_engine(engine: Asking) -> Snapshot:

@@ -98,12 +98,29 @@ def snapshot(before: Looked, now: Looked, between: float) -> Snapshot:
         tuple(waits),
         tuple(ends),
         seconds=between,
-        missing=(*malformed, *late),
+        missing=(*malformed, *late, *_no_client(now)),
         groups=group_ranks((before, now), procs),
         software=_software(earlier, stacks),
         called=_called((*earlier.items(), *stacks.items())),
-        is_orphan=now.state is not None and bool(now.state["procs"]) and now.state["procs"][0]["name"] == "agent",
+        is_orphan=_is_orphan(now),
     )
+
+
+def _is_orphan(looked: Looked) -> bool:
+    """Whether the answer is that of the agent of a host, and not that of a client."""
+    return looked.state is not None and bool(looked.state["procs"]) and _is_observer(looked.state["procs"][0])
+
+
+def _no_client(looked: Looked) -> Iterator[str]:
+    """The missing client of an agent: it runs on another machine, or no job uses the host."""
+    if looked.state is None or not _is_orphan(looked):
+        return
+    clients = [str(one) for one in cast("list[object]", looked.state.get("clients") or [])]
+    agent = f"the agent of host {looked.state['host']} (pid {looked.state['agent_pid']})"
+    if clients:
+        yield f"client: {', '.join(clients[:4])}; only {agent} was looked at"
+    else:
+        yield f"client: {agent} has none; an agent ends the procs of a client that has ended"
 
 
 def _software(*looks: Mapping[str, Mapping[str, Any]]) -> tuple[Software, ...]:
