@@ -48,10 +48,30 @@ def stopped_client() -> None:
     rest(trainers.step.call(30.0))
 
 
+_STEPS = """
+import os, signal, time
+while True:
+    time.sleep(0.2)
+    print("step", flush=True)
+    if os.environ["RANK"] == "2":
+        os.kill(os.getpid(), signal.SIGSTOP)
+"""
+
+
+def stopped_program() -> None:
+    """One of four ranks of a script is stopped."""
+    from monarch.spmd import run
+
+    script = Path(tempfile.mkdtemp(prefix="faults-")) / "train.py"
+    script.write_text(_STEPS)
+    rest(run(this_host(), ["torchrun", "--nproc-per-node=4", str(script)]).result)
+
+
 # The process is called by its actor where the client shows its calls, which an overloaded client may not do in time.
 FAULTS = (
     Fault("stopped_client", stopped_client, r"the client \(pid \d+\) is stopped by a signal", 1.0),
     Fault("sigstop", sigstop, r"(trainer|workers) rank 3 .*is stopped by a signal", 4.0),
+    Fault("stopped_program", stopped_program, r"the program \S+ \(pid \d+\) of rank rank 2 .*is stopped by a signal", 5.0),
     Fault("gil", gil, r"trainer rank 1 .*keeps the GIL in actors\.py:\d+ in crunch", 5.0),
     Fault("hanging_import", hanging_import, r"trainer rank 0 .*importing module_that_waits", 11.0),
 )

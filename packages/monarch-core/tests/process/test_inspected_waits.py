@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
 import threading
 from collections.abc import Callable
 from contextlib import suppress
@@ -156,6 +157,18 @@ def test_resources_of_a_process_are_shown() -> None:
         ]
         assert found["memory"]["resident"] > 1 << 20 and found["threads"]["number"] >= 2 and len(found["clock"]) == 2
         assert {"/dev/shm"} <= {one["folder"] for one in found["file_systems"]} and found["connections"] == []
+
+
+def test_stopped_program_of_a_process_is_shown() -> None:
+    from monarch._core.observe.resources import resources
+
+    with subprocess.Popen(["sleep", "60"]) as program:
+        os.kill(program.pid, signal.SIGSTOP)
+        try:
+            eventually("the program is stopped", lambda: [program.pid, "sleep"] in resources()["programs"]["stopped"])
+            assert resources()["programs"]["number"] >= 1
+        finally:
+            program.kill()
 
 
 def test_stopped_agent_is_not_asked(monkeypatch: pytest.MonkeyPatch) -> None:

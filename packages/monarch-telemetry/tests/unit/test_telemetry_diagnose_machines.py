@@ -76,6 +76,15 @@ def test_descriptors_of_one_rank_are_a_leak() -> None:
     assert cause.facts[0][0] == "of the last ones 900 of /data/x"
 
 
+@pytest.mark.parametrize("before, now, causes", [([[7, "python"]], [[7, "python"]], 1), ([], [[7, "python"]], 0), ([[7, "python"]], [], 0)])
+def test_stopped_program_of_a_rank_is_a_cause(before: list[Any], now: list[Any], causes: int) -> None:
+    one = with_resources(proc("p0"), {"programs": {"number": 1, "stopped": before}}, programs={"number": 1, "stopped": now})
+    diagnosis = found(one)
+    sentences = [cause.sentence for cause in diagnosis.causes]
+    assert sentences == ["the program python (pid 7) of trainer (pid 100) is stopped by a signal"] * causes
+    assert not found(one._replace(mesh=None, name="client")).causes
+
+
 def blocked(*looks: list[int]) -> Proc:
     one = proc("p0")
     one = one._replace(threads=(one.threads[0]._replace(native=77),))

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 _FILE_SYSTEMS_TIMEOUT = 0.3
 # The most threads and descriptors that are looked at one by one.
 _MOST = 512
+# The most processes below this one that are looked at: below a client are all its procs, which have answers of their own.
+_MOST_PROGRAMS = 64
 # The fields of /proc/PID/stat after the name, by their index there.
 _MAJOR_FAULTS = 9
 # The fields of /proc/PID/status with sizes in KiB.
@@ -56,6 +58,36 @@ def _threads() -> dict[str, Any]:
     """The number of threads, and the native numbers of those that the kernel keeps in an uninterruptible wait."""
     numbers = os.listdir("/proc/self/task")
     return {"number": len(numbers), "blocked": [int(number) for number in numbers[:_MOST] if _state(number) == "D"]}
+
+
+def _programs() -> dict[str, Any]:
+    """The number of processes below this one, and the pid and name of each that a signal has stopped: programs of a proc, such as ranks.
+
+    Programs that start others fork in their main threads; only those are looked at, and those of the first `_MOST_PROGRAMS`.
+    """
+    pids = [pid for thread in os.listdir("/proc/self/task")[:_MOST] for pid in _children("self", thread)]
+    for pid in pids:
+        if len(pids) >= _MOST_PROGRAMS:
+            break
+        pids += _children(pid, pid)
+    states = [(int(pid), *_name_and_state(pid)) for pid in pids[:_MOST_PROGRAMS]]
+    return {"number": len(pids), "stopped": [[pid, name] for pid, name, state in states if state == "T"]}
+
+
+def _children(process: str, thread: str) -> list[str]:
+    try:
+        return _text(f"/proc/{process}/task/{thread}/children").split()
+    except OSError:  # the thread has ended, or the kernel has no such file
+        return []
+
+
+def _name_and_state(pid: str) -> tuple[str, str]:
+    """The name of a process, of at most 15 bytes, and its state letter in the kernel; empty for one that has ended."""
+    try:
+        before, _, after = _text(f"/proc/{pid}/stat").rpartition(")")
+    except OSError:
+        return "", ""
+    return before.partition("(")[2], after.split()[0]
 
 
 def _disk() -> dict[str, int]:
@@ -191,6 +223,7 @@ def _text(path: str) -> str:
 _READERS = {
     "memory": _memory,
     "threads": _threads,
+    "programs": _programs,
     "disk": _disk,
     "descriptors": _descriptors,
     "cgroups": _cgroups,

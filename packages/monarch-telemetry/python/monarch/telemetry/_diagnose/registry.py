@@ -27,6 +27,7 @@ from monarch.telemetry._diagnose.detectors import (
     locks,
     memory,
     names,
+    programs,
     queues,
     unresponsive,
 )
@@ -40,6 +41,7 @@ OWN: tuple[Detector, ...] = tuple(
         ends,
         hosts,
         unresponsive,
+        programs,
         deadlock,
         locks,
         memory,
