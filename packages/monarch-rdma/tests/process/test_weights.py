@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 
 import numpy as np
 import pytest
@@ -20,10 +20,30 @@ from monarch.rdma.weights.planner import find_runs
 from monarch.rdma.weights.words import LAST
 
 
+# The procs of a test, which end with it. Without a stop they live as long as pytest.
+made = []
+
+
+@pytest.fixture(autouse=True)
+def no_leftovers():
+    yield
+    stops = [procs.stop() for procs in made]
+    made.clear()
+    for stop in stops:
+        with suppress(RuntimeError):  # the test has killed procs, or ended their hosts
+            stop.get()
+
+
+def procs_of(count, name, hosts=None):
+    procs = (hosts or this_host()).spawn_procs({"gpus": count}, name=name)
+    made.append(procs)
+    return procs
+
+
 def meshes(trainers=2, generators=2, hosts=None):
     return (
-        (hosts or this_host()).spawn_procs({"gpus": trainers}, name="trainers").spawn("trainers", Trainer),
-        this_host().spawn_procs({"gpus": generators}, name="generators").spawn("generators", Generator),
+        procs_of(trainers, "trainers", hosts).spawn("trainers", Trainer),
+        procs_of(generators, "generators").spawn("generators", Generator),
     )
 
 
@@ -59,7 +79,7 @@ def test_trainers_on_another_host(published):
 
 
 def test_target_in_the_process_of_a_source():
-    procs = this_host().spawn_procs({"gpus": 2}, name="both")
+    procs = procs_of(2, "both")
     trainers, generators = procs.spawn("trainers", Trainer), procs.spawn("generators", Generator)
     trainers.publish.call().get()
     generators.attach.call(trainers).get()
@@ -433,7 +453,7 @@ def test_attach_waits_for_all_ranks():
 
 
 def test_attach_while_trainers_are_made():
-    procs = this_host().spawn_procs({"gpus": 2}, name="trainers")
+    procs = procs_of(2, "trainers")
     _, generators = meshes(1, 2)
     generators.attach.call(procs.spawn("trainers", ReadyTrainer)).get()
     assert values(generators.pull.call()) == [0, 0] and values(generators.version.call()) == [(0, 0)] * 2
