@@ -19,7 +19,6 @@ from monarch.rdma.weights.operations import plan_of
 from monarch.rdma.weights.planner import find_runs
 from monarch.rdma.weights.words import LAST
 
-
 # The procs of a test, which end with it. Without a stop they live as long as pytest.
 made = []
 
