@@ -158,7 +158,18 @@ class Script:
                 if seen > lost:
                     lost = seen
                     self.send(signal.SIGINT)
-        return self.process.wait(0.5)
+        try:
+            return self.process.wait(0.5)
+        except subprocess.TimeoutExpired:
+            self._show_stacks()
+            raise
+
+    def _show_stacks(self) -> None:
+        """Prints where the processes of a script that does not end are, for the report of the failure."""
+        argv = (str(Path(sys.executable).parent / "monarch"), "stack", "--all", str(self.process.pid))
+        env = {**os.environ, "TMPDIR": str(self.temporary), "XDG_RUNTIME_DIR": str(self.temporary)}
+        shown = subprocess.run(argv, env=env, capture_output=True, text=True, check=False)
+        print(shown.stdout, shown.stderr, Path(self.err.name).read_text(), self.processes(), sep="\n")
 
     def close(self) -> None:
         """Ends the remaining processes."""
