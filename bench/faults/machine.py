@@ -6,6 +6,7 @@ import contextlib
 import os
 import resource
 import subprocess
+import sys
 import tempfile
 from pathlib import Path
 
@@ -93,7 +94,31 @@ def cgroup_limit() -> None:
     rest(trainers.step.call(30.0))
 
 
+def processor_theft() -> None:
+    """A neighbour takes the processor of one rank, whose cgroup has little weight."""
+    procs = this_host().spawn_procs({"gpus": 3}, name="workers")
+    trainers = procs.spawn("trainer", Trainer)
+    pid = trainers.slice(gpus=1).pid.call_one().get()
+    processor = {min(os.sched_getaffinity(0))}
+    group = cgroup("/sys/fs/cgroup/cpu")
+    (group / "cpu.shares").write_text("16")
+    (group / "cgroup.procs").write_text(str(pid))
+    for thread in os.listdir(f"/proc/{pid}/task"):
+        os.sched_setaffinity(int(thread), processor)
+    neighbour = subprocess.Popen(["setpriv", "--pdeathsig", "KILL", sys.executable, "-c", "while True: pass"])
+    os.sched_setaffinity(neighbour.pid, processor)
+    rest(trainers.step.call(60.0))
+
+
 FAULTS = (
+    Fault(
+        "processor_theft",
+        processor_theft,
+        # On a busy machine the rank has too little of a processor to answer its agent.
+        r"(trainer|workers) rank 1 .*gets (\d+\.\d% of a processor where other ranks on host \S+ get \d+%|no processor time)",
+        6.0,
+        "/sys/fs/cgroup/cpu",
+    ),
     Fault("full_disk", full_disk, r"/tmp/faults-\w+ of host .* is full", 0.5, "/proc/1/ns"),
     Fault("descriptors", descriptors, r"the client has \d+ of at most 512 open descriptors", 0.5),
     Fault("cgroup_limit", cgroup_limit, r"the cgroup of 1 proc of host .*limits processor time", 2.0, "/sys/fs/cgroup/cpu"),

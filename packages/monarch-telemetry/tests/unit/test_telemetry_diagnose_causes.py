@@ -77,6 +77,16 @@ def test_gil_names_the_line_of_the_busy_actor() -> None:
     assert cause.sentence == "trainer (pid 100) keeps the GIL in p0.py:10 in step since 8.0 s: no other thread of it runs"
 
 
+@pytest.mark.parametrize(
+    "kernel, used, waited, starved", [("S", 0.01, 0.9, True), ("R", 0.0, 0.0, True), ("S", 0.0, 0.0, False), ("R", 0.9, 0.0, False)]
+)
+def test_runnable_process_without_a_processor_is_starved(kernel: str, used: float, waited: float, starved: bool) -> None:
+    ill = proc("p0")._replace(silent=8.0, stacks_without_gil=True, kernel=kernel)
+    checks = tuple(Check(kind, "a", ill.name, value, 1.0, ("p0",)) for kind, value in (("processor", used), ("run_queue", waited)))
+    [cause] = found(Snapshot((CLIENT, ill), (actor("p0", "trainer", "crunch"),), (Host("a"),), checks=checks)).causes
+    assert ("gets no processor time" in cause.sentence, "keeps the GIL" in cause.sentence) == (starved, not starved)
+
+
 @pytest.mark.parametrize("seconds, count", [(41.0, 1), (1.0, 0)])
 def test_held_lock_is_a_cause_after_seconds(seconds: float, count: int) -> None:
     held = Frame("/srv/p0.py", 68, "Uploader._upload")

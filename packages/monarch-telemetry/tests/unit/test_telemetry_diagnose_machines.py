@@ -10,7 +10,7 @@ from support.made_up_waits import CLIENT, actor, proc
 from monarch.telemetry._diagnose.diagnosis import Diagnosis, diagnosed
 from monarch.telemetry._diagnose.registry import OWN
 from monarch.telemetry._diagnose.resources import resource_checks
-from monarch.telemetry._diagnose.snapshot import End, Frame, Host, Proc, Snapshot, Thread
+from monarch.telemetry._diagnose.snapshot import Called, Check, End, Frame, Host, Proc, Snapshot, Thread
 
 _MIB = 1 << 20
 
@@ -83,6 +83,36 @@ def test_stopped_program_of_a_rank_is_a_cause(before: list[Any], now: list[Any],
     sentences = [cause.sentence for cause in diagnosis.causes]
     assert sentences == ["the program python (pid 7) of trainer (pid 100) is stopped by a signal"] * causes
     assert not found(one._replace(mesh=None, name="client")).causes
+
+
+@pytest.mark.parametrize(
+    "used, waited, others, doing, answered, causes",
+    [
+        (0.01, 0.9, 0.5, 9.0, True, 1),
+        (0.01, 0.9, 0.5, 9.0, False, 1),
+        (0.1, 0.9, 0.5, 9.0, True, 0),  # a share that differs by chance
+        (0.01, 0.1, 0.5, 9.0, True, 0),  # it has nothing to do
+        (0.0, 0.9, 0.04, 9.0, True, 0),  # all ranks lack a processor
+        (0.01, 0.9, 0.5, 2.0, True, 0),
+    ],
+)
+def test_rank_whose_processor_is_taken_is_named(
+    used: float, waited: float, others: float, doing: float, answered: bool, causes: int
+) -> None:
+    procs = [proc(f"p{rank}", rank, 4)._replace(answered=answered or rank != 2) for rank in range(4)]
+    values = [(used, waited) if rank == 2 else (others, 0.4) for rank in range(4)]
+    checks = tuple(
+        Check(kind, "a", one.name, value, 1.0, (one.uid,))
+        for one, pair in zip(procs, values, strict=True)
+        for kind, value in zip(("processor", "run_queue"), pair, strict=True)
+    )
+    actors = tuple(actor(one.uid, "trainer", "step", doing, one.rank, 4) for one in procs if one.answered)
+    called = {"p2": Called("trainer", 2, 4)}
+    diagnosis = diagnosed(Snapshot(tuple(procs), actors, (Host("a"),), called=called, checks=checks, seconds=0.5), OWN)
+    assert [cause.detector for cause in diagnosis.causes] == ["processor"] * causes
+    if causes:
+        text = "trainer rank 2 of 4 (pid 102) gets 1.0% of a processor where other ranks on host a get 50%"
+        assert diagnosis.causes[0].sentence.startswith(text)
 
 
 def blocked(*looks: list[int]) -> Proc:

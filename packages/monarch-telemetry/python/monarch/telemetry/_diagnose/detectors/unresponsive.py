@@ -37,8 +37,11 @@ def _finding(graph: WaitGraph, proc: Proc) -> Finding:
         )
     times = {one.kind: one.value for one in graph.index.snapshot.checks if proc.uid in one.procs}
     used, waited = times.get("processor", 0.0), times.get("run_queue", 0.0)
-    if proc.kernel != "D" and waited >= _STARVED and used < _RUNS:
-        facts.append(Fact(f"its threads waited for a processor {waited:.0%} of the time between both looks", "/proc/PID/schedstat"))
+    # The kernel counts a wait for a processor when it ends: a thread that is runnable for all of the time has none.
+    is_starved = waited >= _STARVED or (proc.kernel == "R" and "processor" in times)
+    if proc.kernel != "D" and is_starved and used < _RUNS:
+        text = f"its threads had a processor {used:.0%} of the time between both looks, and waited for one {waited:.0%}"
+        facts.append(Fact(text, "/proc/PID/schedstat"))
         text = f"{name} gets no processor time{since}: other processes keep the machine busy"
         return Finding(text, (node, *actors), tuple(facts), "uptime", 65)
     thread = _running(graph, proc)
