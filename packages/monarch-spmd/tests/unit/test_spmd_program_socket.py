@@ -6,44 +6,50 @@ import asyncio
 import os
 import resource
 import socket
-from collections.abc import Mapping
 from typing import Any
 
-from monarch.extension.channel import Channel
+import pytest
+
+from monarch.actor import ProcMesh
+from monarch.extension.channel import Channel, Message
+from monarch.extension.program import ProgramLink
+from monarch.spmd.program_requests import Request, Requests
 from monarch.spmd.program_socket import ProgramSocket
-from monarch.spmd.snapshot_link import Link
-from monarch.spmd.snapshot_requests import Request, Requests
+
+
+class NoProcs:
+    async def procs(self, run_id: str | None) -> list[ProcMesh]:
+        raise AssertionError
 
 
 def test_end_of_the_run_ends_waiting_requests() -> None:
     async def run() -> None:
         loop = asyncio.get_running_loop()
         begun = asyncio.Event()
-        answer: asyncio.Future[Mapping[str, Any]] = loop.create_future()
+        answer: asyncio.Future[Message | OSError] = loop.create_future()
 
         async def never(_: Request) -> dict[str, Any]:
             begun.set()
             await loop.create_future()
             raise AssertionError
 
-        requests = Requests(never)
-        link = Link(requests.address)
+        requests = Requests(never, NoProcs())
+        link = ProgramLink(requests.address)
         await asyncio.to_thread(link.send, {"do": "save"}, lambda found: loop.call_soon_threadsafe(answer.set_result, found))
         await begun.wait()
         requests.close()
-        assert "the run of this program does not answer" in (await answer)["error"]
+        assert isinstance(await answer, OSError)
         # A later request has an answer, too.
-        again: list[Mapping[str, Any]] = []
+        again: list[Message | OSError] = []
         link.send({"do": "save"}, again.append)
-        assert "does not answer" in again[0]["error"]
+        assert isinstance(again[0], OSError)
 
     asyncio.run(run())
 
 
 def test_run_that_is_gone_is_named() -> None:
-    answers: list[Mapping[str, Any]] = []
-    Link("monarch-spmd-absent").send({"do": "save"}, answers.append)
-    assert answers == [{"error": "the run of this program does not answer: Connection refused"}]
+    with pytest.raises(ConnectionError, match="the proc of this program does not answer: Connection refused"):
+        ProgramLink("monarch-spmd-absent").ask({"do": "save"})
 
 
 def test_connection_waits_for_a_free_descriptor() -> None:

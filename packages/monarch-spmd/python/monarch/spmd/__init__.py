@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from monarch.spmd.errors import SPMDError as SPMDError
     from monarch.spmd.errors import SPMDFailure as SPMDFailure
     from monarch.spmd.policy import RestartPolicy as RestartPolicy
+    from monarch.spmd.run_mesh import run_mesh as run_mesh
     from monarch.spmd.snapshots import Snapshots as Snapshots
     from monarch.spmd.spmd_run import SPMDRun as SPMDRun
     from monarch.spmd.spmd_run import run as run
@@ -35,6 +36,7 @@ _HOMES = {
     "attempts": ("RunResult",),
     "errors": ("LaunchArgumentError", "RankFailure", "SPMDError", "SPMDFailure"),
     "policy": ("RestartPolicy",),
+    "run_mesh": ("run_mesh",),
     "snapshots": ("Snapshots",),
     "spmd_run": ("SPMDRun", "run"),
     "torchrun": ("LaunchSpec", "parse_torchrun"),

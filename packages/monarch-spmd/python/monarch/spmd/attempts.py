@@ -37,6 +37,8 @@ _PORT_ATTEMPTS = 3
 _HEAL_S, _GROW_S, _SPARE_S = 600.0, 15.0, 15.0
 # Healers for the actors of runs, by `Plan.key`: functions cannot be sent in messages.
 healers: dict[tuple[str, str], Healer] = {}
+# The actors of the runs of this process, by `run_id`: the last one of a name counts.
+active: dict[str, Any] = {}
 
 
 class Outcome:
@@ -95,6 +97,8 @@ class Attempts(Actor):
         self._current: RunningAttempt | None = None
         self._per_host = 1
         self._stop = asyncio.Event()
+        # The first attempt has begun, or there will be none.
+        self._has_begun = asyncio.Event()
         self._snapshots = SnapshotHosts(self._pool)
         self._control: object = None
 
@@ -105,7 +109,7 @@ class Attempts(Actor):
     @concurrent_endpoint
     async def run(self, control: object) -> None:
         """Until the run has its outcome. `control` is the handle of this actor, which ranks get."""
-        self._control = control
+        self._control = active[self._plan.run_id] = control
         # A failure refers to the frames that have raised it, including those of its readers: this actor keeps none.
         outcome, self._outcome = self._outcome, None
         assert outcome is not None
@@ -122,6 +126,9 @@ class Attempts(Actor):
             if not isinstance(error, Exception):
                 raise
         finally:
+            self._has_begun.set()
+            if active.get(self._plan.run_id) is control:
+                del active[self._plan.run_id]
             await self._console.close()
         context().actor_instance.stop()
 
@@ -135,8 +142,15 @@ class Attempts(Actor):
         return self._restarts.count
 
     @concurrent_endpoint
-    async def procs(self) -> list[ProcMesh]:
-        """Those of the current attempt: one mesh, several where lost hosts lie between those that are left, none between attempts."""
+    async def procs(self, run_id: str | None = None) -> list[ProcMesh]:
+        """Those of the current attempt: one mesh, several where lost hosts lie between those that are left, none between attempts.
+
+        `run_id`: those of another run of this client; none where there is no such run.
+        """
+        if run_id not in (None, self._plan.run_id):
+            other = active.get(run_id)
+            return [] if other is None else await other.procs.call_one()
+        await self._has_begun.wait()
         return [] if self._current is None else self._current.meshes
 
     @concurrent_endpoint
@@ -180,6 +194,7 @@ class Attempts(Actor):
             self._current = RunningAttempt(
                 self._plan, self._pool, self._restarts.count, self._per_host, self._console, self._stop, self._control
             )
+            self._has_begun.set()
             failure = await self._current.run()
             if self._stop.is_set():
                 raise _stopped()

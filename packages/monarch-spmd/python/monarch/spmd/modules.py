@@ -7,9 +7,9 @@ from collections.abc import Sequence
 
 from monarch.extension import checked_modules
 from monarch.extension.command import Preload
+from monarch.extension.program import VARIABLE
 from monarch.spmd import start_program
 from monarch.spmd.environment import Attempt, RankPlace, variables
-from monarch.spmd.snapshot_link import VARIABLE
 from monarch.spmd.torchrun import LaunchSpec
 
 _OF_PROGRAM = (start_program.STACKS_FILE, start_program.DEBUGGER, start_program.DEBUGGER_FILES, VARIABLE)

@@ -1,7 +1,7 @@
 """A socket on which the actor of a rank takes connections of the rank's program: for breakpoints, and for requests about snapshots.
 
 Its name is abstract: the kernel removes it with the actor's process. It admits this user only. Each connection is a channel of
-`monarch.extension.channel`, whose other end is in `program_debugger.py` or `snapshot_link.py`.
+`monarch.extension.channel`, whose other end is in `program_debugger.py` or a `ProgramLink`.
 """
 
 from __future__ import annotations
@@ -13,17 +13,16 @@ from collections.abc import Callable
 
 from monarch.extension.channel import Channel, ChannelError
 
-# The messages of programs have no blobs.
-MAX_BLOB_BYTES = 0
 # Seconds until the next attempt, where this process has no free descriptor.
 _PAUSE_S = 0.5
 
 
 class ProgramSocket:
-    """`connected` gets the channel of each connection of this user, on the loop of `listen`."""
+    """`connected` gets the channel of each connection of this user, on the loop of `listen`. Blobs have at most `max_blob` bytes."""
 
-    def __init__(self, connected: Callable[[Channel], None]) -> None:
+    def __init__(self, connected: Callable[[Channel], None], max_blob: int = 0) -> None:
         self._connected = connected
+        self._max_blob = max_blob
         self._socket: socket.socket | None = None
         self._later: asyncio.TimerHandle | None = None
         self.address = f"monarch-spmd-{os.getpid()}-{os.urandom(8).hex()}"
@@ -67,7 +66,7 @@ class ProgramSocket:
             loop.remove_reader(self._socket.fileno())
             self._later = loop.call_later(_PAUSE_S, self._resume)
             return
-        channel = Channel(connection, max_blob=MAX_BLOB_BYTES)
+        channel = Channel(connection, max_blob=self._max_blob)
         try:
             channel.check_peer()
         except ChannelError:  # another user

@@ -21,16 +21,17 @@ from monarch.actor import Actor, concurrent_endpoint, current_rank
 from monarch.extension import PDB_FILE
 from monarch.extension.channel import CHANNEL_FILE
 from monarch.extension.command import CannotStart, CommandLine, GuardedProcess, OutputBuffer, OutputPipe
+from monarch.extension.program import VARIABLE
 from monarch.spmd import start_program
 from monarch.spmd.address import ReservedPort, reachable_address
 from monarch.spmd.breakpoints import Breakpoints
 from monarch.spmd.environment import Attempt, RankPlace, own_device, variables
 from monarch.spmd.memory_cgroup import out_of_memory_kills
-from monarch.spmd.snapshot_link import VARIABLE
-from monarch.spmd.snapshot_requests import Request, Requests
+from monarch.spmd.program_requests import Request, Requests
 from monarch.spmd.stacks import of_program
 
 if TYPE_CHECKING:
+    from monarch.actor import ProcMesh
     from monarch.spmd.snapshot_transfer import RankSnapshots
 
 # Seconds from SIGTERM to SIGKILL, if the launch has no `--shutdown-timeout`.
@@ -134,6 +135,16 @@ class Ended(NamedTuple):
     # Another process has the port on which this rank had to listen.
     has_lost_port: bool = False
     raised_at: float | None = None
+
+
+class _Program:
+    """The program of this rank, for handlers of its requests."""
+
+    def __init__(self, control: Any) -> None:
+        self._control = control
+
+    async def procs(self, run_id: str | None) -> list[ProcMesh]:
+        return await self._control.procs.call_one(run_id)
 
 
 Chunk = tuple[int, bytes]
@@ -282,7 +293,7 @@ class Rank(Actor):
         own = variables(self._place, address, port, attempt=order.attempt, error_file=self._error.path, environ=base)
         if order.virtual_local_rank:
             own |= own_device(self._place.local_rank, base)
-        self._requests = Requests(self._about_snapshots)
+        self._requests = Requests(self._about_snapshots, _Program(order.control))
         ours = {
             start_program.STACKS_FILE: self._stack.path,
             start_program.DEBUGGER: self._breakpoints.address,
@@ -371,6 +382,9 @@ class Rank(Actor):
         raised_at = (time_of or self._error.changed_at()) if message and (self._has_raised_before or not was_ended) else None
         self._ended = Ended(code, at, was_ended, was_out_of_memory, message, traceback, has_lost_port, raised_at)
         self._breakpoints.close()
+        if self._requests is not None:
+            # A child of the program may have the connection still.
+            self._requests.end()
         for pipe in self._pipes:
             pipe.drain()
         self._news.set()

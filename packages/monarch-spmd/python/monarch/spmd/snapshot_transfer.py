@@ -13,11 +13,11 @@ from monarch.actor import MonarchError
 from monarch.extension.directory_tree import blake3
 from monarch.spmd.environment import RankPlace
 from monarch.spmd.errors import SPMDError
+from monarch.spmd.program_requests import Request
 from monarch.spmd.snapshot_choice import Held, Key
 from monarch.spmd.snapshot_file import SnapshotFile
 from monarch.spmd.snapshot_hosts import Found
 from monarch.spmd.snapshot_memory import OfferedFile, pull
-from monarch.spmd.snapshot_requests import Request
 
 # Files that stay open here. A program has as many as it keeps snapshots, and a few more.
 _MOST_FILES = 16

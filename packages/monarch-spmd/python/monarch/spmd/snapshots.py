@@ -9,12 +9,13 @@ from operator import index
 from typing import TYPE_CHECKING, Any
 
 from monarch.extension import promise
+from monarch.extension.program import ProgramLink, program_link
 from monarch.spmd.errors import SPMDError
 from monarch.spmd.snapshot_file import SnapshotFile, check_memory, pack
-from monarch.spmd.snapshot_link import VARIABLE, Link
 
 if TYPE_CHECKING:
     from monarch.actor import Future
+    from monarch.extension.channel import Message
 
 # The most saves that have not ended: one that is being copied, and one that waits.
 _MOST_UNDER_WAY = 2
@@ -61,10 +62,10 @@ class Snapshots:
                 raise TypeError(f"{name}={value!r}: expected a number, not {type(value).__name__}")
             if value < 1:
                 raise ValueError(f"{name}={value}: expected a number from 1 on")
-        path = os.environ.get(VARIABLE)
-        if path is None:
+        link = program_link()
+        if link is None:
             raise SPMDError("snapshots need a run: start this program with monarch.spmd.run or `monarch run`", code="snapshots_unavailable")
-        self._link = Link(path)
+        self._link = link
         self._settings = {"keep": keep, "copies": copies, "replicated": bool(replicated)}
         self._threads = _processors()
         self._lock = threading.Condition()
@@ -85,7 +86,7 @@ class Snapshots:
             raise ValueError(f"step={step}: expected a number from 0 on")
         if not isinstance(state, Mapping):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise TypeError(f"state={type(state).__name__}: expected a mapping of names to values")
-        self._link.check_process()
+        _check_process(self._link)
         packed = pack(dict(state))
         saved = promise(f"the snapshot of step {step}")
         with self._lock:
@@ -103,7 +104,8 @@ class Snapshots:
                 self._lock.notify_all()
             raise
 
-        def ended(answer: Mapping[str, Any]) -> None:
+        def ended(found: Message | OSError) -> None:
+            answer = _answer(found)
             error = answer.get("error")
             with self._lock:
                 self._held[step] = self._under_way.pop(step)
@@ -127,12 +129,12 @@ class Snapshots:
         the one that saved, and each gets its own state. `SPMDError` where the hosts that have the state are lost meanwhile, where their
         copies have other bytes than this rank has saved, and where the state does not unpickle.
         """
-        self._link.check_process()
+        _check_process(self._link)
         answers: list[Mapping[str, Any]] = []
         there = threading.Event()
 
-        def ended(answer: Mapping[str, Any]) -> None:
-            answers.append(answer)
+        def ended(found: Message | OSError) -> None:
+            answers.append(_answer(found))
             there.set()
 
         self._link.send({"do": "restore", "replicated": self._settings["replicated"]}, ended)
@@ -153,6 +155,17 @@ class Snapshots:
                 f"program's classes and modules has to be defined before restore() is called",
                 code="snapshot_failed",
             ) from error
+
+
+def _check_process(link: ProgramLink) -> None:
+    if os.getpid() != link.pid:
+        raise SPMDError("these snapshots belong to the process that this one was forked from", code="snapshots_unavailable")
+
+
+def _answer(found: Message | OSError) -> Mapping[str, Any]:
+    if isinstance(found, OSError):
+        return {"error": f"the run of this program does not answer: {found.strerror or found}"}
+    return found.head
 
 
 def _processors() -> int:

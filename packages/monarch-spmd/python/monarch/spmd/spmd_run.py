@@ -232,7 +232,7 @@ class SPMDRun:
         return self._state.stop()
 
     def procs(self) -> ProcMesh:
-        """The procs of the current attempt, for actors beside the ranks; `SPMDError` where there are none."""
+        """The procs of the current attempt, for actors beside the ranks; `SPMDError` between two attempts. Waits for the first attempt."""
         found: list[ProcMesh] = self._ask("procs").get()
         if not found:
             raise SPMDError("the run has no procs between two attempts")

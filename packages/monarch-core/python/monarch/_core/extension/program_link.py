@@ -1,0 +1,151 @@
+"""The requests of a program to the proc that runs it, and their answers.
+
+A program that a proc runs, such as a rank of `monarch.spmd.run`, is no member of the job. The proc works for it in the job: it
+listens at the abstract socket that `VARIABLE` names, and each message of the program names the handler that answers (`program_handlers`).
+A program waits for the imports of this module when it starts: none of asyncio, which is at the other end.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+import socket
+import threading
+from typing import TYPE_CHECKING, Any
+
+from monarch._core.channel.channel import Channel, ChannelError, Message
+from monarch._core.process.current import known_process
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from monarch._core.channel.channel import Head
+
+# The environment variable of a program with the name of the socket.
+VARIABLE = "MONARCH_PROGRAM"
+# Bytes of the largest blob, in both directions: a table of ten million tensors is smaller.
+MAX_BLOB_BYTES = 1 << 30
+
+
+class ProgramLink:
+    """The channel from this program to its proc. Any thread may use it. Answers arrive on a thread of its own."""
+
+    def __init__(self, address: str) -> None:
+        self.pid = os.getpid()
+        self._address = address
+        self._lock = threading.Lock()
+        self._sending = threading.Lock()
+        self._waiting: dict[int, Callable[[Message | OSError], None]] = {}
+        self._count = 0
+        self._channel: Channel | None = None
+
+    def send(self, head: Head, answered: Callable[[Message | OSError], None], blob: bytes = b"") -> None:
+        """Sends a request. `answered` gets the answer, or the error of a connection that has ended; it must not wait."""
+        with self._lock:
+            self._count += 1
+            number = self._count
+            self._waiting[number] = answered
+        try:
+            with self._sending:
+                if self._channel is None:
+                    self._channel = self._connected()
+                self._channel.send({**head, "call": number}, blob)
+        except OSError as error:
+            self._end(number, error)
+
+    def ask(self, head: Head, blob: bytes = b"", *, timeout: float | None = None) -> Message:
+        """The answer to a request, for which this thread waits.
+
+        Raises:
+            TimeoutError: the time is up.
+            ConnectionError: the proc has ended.
+            Exception: what the handler has raised.
+        """
+        there = threading.Event()
+        found: list[Message | OSError] = []
+
+        def answered(answer: Message | OSError) -> None:
+            found.append(answer)
+            there.set()
+
+        self.send(head, answered, blob)
+        if not there.wait(timeout):
+            raise TimeoutError(f"no answer within {timeout:g} s")
+        return answer_in(found[0])
+
+    def _connected(self) -> Channel:
+        connection = socket.socket(socket.AF_UNIX)
+        try:
+            connection.connect("\0" + self._address)
+        except OSError:
+            connection.close()
+            raise
+        channel = Channel(connection, max_blob=MAX_BLOB_BYTES)
+        try:
+            # The name is free when the proc has ended, and answers are unpickled.
+            channel.check_peer()
+        except ChannelError:
+            channel.close()
+            raise
+        threading.Thread(target=self._listen, args=(channel,), name="monarch-program", daemon=True).start()
+        return channel
+
+    def _listen(self, channel: Channel) -> None:
+        try:
+            while True:
+                answer = channel.take()
+                self._end(answer.head["call"], answer)
+        except OSError as error:
+            # The proc has ended, and will answer none of the requests.
+            with self._sending:
+                channel.close()
+                self._channel = None
+            with self._lock:
+                left = list(self._waiting)
+            for number in left:
+                self._end(number, error)
+
+    def _end(self, number: int, answer: Message | OSError) -> None:
+        with self._lock:
+            answered = self._waiting.pop(number, None)
+        if answered is not None:
+            answered(answer)
+
+
+def answer_in(found: Message | OSError) -> Message:
+    """The answer; raises the error of the connection, or what the handler has raised."""
+    if isinstance(found, OSError):
+        raise ConnectionError(f"the proc of this program does not answer: {found.strerror or found}") from None
+    if found.head.get("raised"):
+        error: BaseException = pickle.loads(found.blob)  # of this program's own proc
+        raise error
+    return found
+
+
+def raised(error: BaseException) -> tuple[Head, bytes]:
+    """The answer that `answer_in` raises."""
+    try:
+        packed = pickle.dumps(error)
+    except Exception:  # any kind: an exception may hold what cannot be sent
+        packed = pickle.dumps(RuntimeError(f"{type(error).__name__}: {error}"))
+    return {"raised": True}, packed
+
+
+_lock = threading.Lock()
+_link: ProgramLink | None = None
+
+
+def program_link() -> ProgramLink | None:
+    """The link of this process to the proc that runs it; None where it is no such program.
+
+    A proc that was started by a program is a member of the job of that program, and has no link.
+    """
+    global _link
+    address: Any = os.environ.get(VARIABLE)
+    process = known_process()
+    if not address or (process is not None and not process.is_client):
+        return None
+    with _lock:
+        if _link is None or _link.pid != os.getpid():
+            _link = ProgramLink(address)
+        return _link
