@@ -13,7 +13,7 @@ import numpy as np
 from monarch.actor import Actor, current_rank, deadline, endpoint
 from monarch.extension import member
 from monarch.rdma import RDMAError
-from monarch.rdma.weights import Box, Weights, published
+from monarch.rdma.weights import Box, Weights, announcements, published
 from monarch.rdma.weights.words import WRITING, word
 
 ROWS, COLUMNS = 48, 8
@@ -129,7 +129,7 @@ class Trainer(Actor):
 
     @endpoint
     def limit_places(self, number):
-        published._READERS = number
+        announcements._READERS = number
 
     @endpoint
     def train_flat(self, steps):

@@ -3,24 +3,28 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from monarch import extension
 from monarch.extension.mesh import mesh_view
 from monarch.rdma.errors import RDMAError, RDMAPeerLostError, RDMATimeoutError
 from monarch.rdma.weights.errors import NotPublishedError
-from monarch.rdma.weights.local_tensor import local_tensors, table_of
+from monarch.rdma.weights.local_tensor import local_tensors
 from monarch.rdma.weights.offer import Offer
 from monarch.rdma.weights.parent import Parent
 from monarch.rdma.weights.planner import Source, find_pieces
-from monarch.rdma.weights.published import ask, names_in
-from monarch.rdma.weights.puller import Feed, Puller
+from monarch.rdma.weights.published import ask, is_lost, names_in
+from monarch.rdma.weights.puller import Feed
 from monarch.rdma.weights.relay import needs, new_number
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from monarch.extension.mesh import MeshView
+    from monarch.rdma.weights.local_tensor import LocalTensor
+    from monarch.rdma.weights.planner import Pieces
+    from monarch.rdma.weights.puller import Puller
+    from monarch.rdma.weights.table import Table
 
 
 # Seconds between two requests to a rank that does not publish yet: at first, and at most.
@@ -30,26 +34,46 @@ _LISTED = 8
 _HINT = "call Weights.publish there; attach(timeout=...) is how long it waits"
 
 
+class Wanted(NamedTuple):
+    """What a target asks for, but for its tensors."""
+
+    name: str
+    cast: bool
+    fan_out: int
+    # Seconds for the answers of all ranks.
+    timeout: float
+
+    def until(self) -> float:
+        """The end of that time, if it begins now."""
+        return time.monotonic() + self.timeout
+
+
 def members(of: object) -> MeshView:
     """The processes that publish; `TypeError` unless `of` is a mesh of procs or actors."""
     return mesh_view(of)
 
 
-def attached(name: str, mesh: MeshView, into: Mapping[str, Any], buffers: int, cast: bool, fan_out: int, timeout: float) -> Puller:
+def target_tensors(into: Mapping[str, Any]) -> list[LocalTensor]:
+    """The tensors of a state dict; `ValueError` if one cannot take weights, or if there is none."""
     tensors = local_tensors(into)
     for tensor in tensors:
         if tensor.readonly:
             raise ValueError(f"tensor '{tensor.name}' is read-only: it cannot take weights")
     if not tensors:
         raise ValueError("there is no tensor to take weights")
+    return tensors
+
+
+def attached(wanted: Wanted, until: float, mesh: MeshView, table: Table, make: Callable[[Pieces, dict[int, Feed]], Puller]) -> Puller:
+    """`make` makes the reader of these pieces, which are those of the table."""
+    name = wanted.name
     me = extension.member()
-    offers = _offers(name, mesh, timeout)
+    offers = _offers(wanted, until, mesh)
     distances = [0 if proc == me.proc else 1 if host == me.host else 2 for proc, host in zip(mesh.procs, mesh.hosts, strict=True)]
     sources = [Source(offer.table, distances[rank], rank_name(rank, mesh)) for rank, offer in enumerate(offers)]
-    table = table_of(tensors)
-    pieces = find_pieces(table, sources, rank=me.rank, cast=cast)
-    feeds = {rank: Feed(rank_name(rank, mesh), offer) for rank, offer in enumerate(offers)}
-    puller = Puller(name, tensors, pieces, feeds, buffers > 1)
+    pieces = find_pieces(table, sources, rank=me.rank, cast=wanted.cast)
+    puller = make(pieces, {rank: Feed(rank_name(rank, mesh), offer) for rank, offer in enumerate(offers)})
+    fan_out = wanted.fan_out
     if fan_out:
         relay = puller.serve(table, pieces)
         number = new_number() if relay is None else relay.number
@@ -58,15 +82,16 @@ def attached(name: str, mesh: MeshView, into: Mapping[str, Any], buffers: int, c
 
 
 def rank_name(rank: int, mesh: MeshView) -> str:
-    return f"rank {rank} of '{mesh.name}'"
+    return f"rank {mesh.ranks[rank]} of '{mesh.name}'"
 
 
-def _offers(name: str, mesh: MeshView, timeout: float) -> list[Offer]:
+def _offers(wanted: Wanted, until: float, mesh: MeshView) -> list[Offer]:
     """The answers of all ranks. A rank that does not publish yet is asked again until the time is up."""
-    until = time.monotonic() + timeout
+    name, timeout = wanted.name, wanted.timeout
     what = f"attach to weights '{name}'"
     offers: dict[int, Offer] = {}
     left, pause = list(range(len(mesh.procs))), _FIRST
+    refused: dict[int, NotPublishedError] = {}
     while True:
         answers = [(rank, ask(mesh.procs[rank], "attach", name)) for rank in left]
         refusals: dict[int, NotPublishedError] = {}
@@ -79,12 +104,15 @@ def _offers(name: str, mesh: MeshView, timeout: float) -> list[Offer]:
                     raise error from None
                 refusals[rank] = error
             except TimeoutError:
+                if rank in refused:  # the time was up soon after
+                    raise _unpublished(refused, what, mesh, name, timeout) from None
                 raise RDMATimeoutError(f"{what}: time-out of {timeout:g} s: {rank_name(rank, mesh)} has not answered") from None
         if not refusals:
             return [offers[rank] for rank in range(len(mesh.procs))]
         if time.monotonic() + pause >= until:
             raise _unpublished(refusals, what, mesh, name, timeout)
         time.sleep(pause)
+        refused = refusals
         left, pause = list(refusals), min(2 * pause, _MOST)
 
 
@@ -92,7 +120,9 @@ def _unpublished(refusals: dict[int, NotPublishedError], what: str, mesh: MeshVi
     """The error that names the ranks."""
     if len(refusals) == 1:
         return next(iter(refusals.values()))
-    listed = ", ".join(map(str, list(refusals)[:_LISTED])) + (f" and {len(refusals) - _LISTED} more" if len(refusals) > _LISTED else "")
+    listed = ", ".join(str(int(mesh.ranks[rank])) for rank in list(refusals)[:_LISTED])
+    if len(refusals) > _LISTED:
+        listed += f" and {len(refusals) - _LISTED} more"
     cause = "\n".join(str(error).splitlines()[0].removeprefix(f"{what}: ") for error in list(refusals.values())[:_LISTED])
     return NotPublishedError(
         f"{what}: time-out of {timeout:g} s: ranks {listed} of '{mesh.name}' publish no weights '{name}'", cause=cause, hint=_HINT
@@ -105,6 +135,8 @@ def source_error(error: extension.RequestError, what: str, rank: str, name: str)
         lost = RDMAPeerLostError(f"{what}: {rank} has ended", cause="" if error.end is None else error.end.describe())
         lost.reason = None if error.end is None else error.end.reason.kind
         return lost
+    if is_lost(error.body):
+        return RDMAPeerLostError(f"{what}: {rank} has ended", cause="its program has ended")
     names = [] if error.code == "request_unhandled" else names_in(error.body)
     if names is not None:
         listed = f"; it publishes {', '.join(map(repr, names))}" if names else ""

@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from monarch.rdma._buffers.plan import RDMAPlan
     from monarch.rdma.weights.table import Table
 
+    Room = Callable[[Table, int, int], tuple[Words, list[memoryview]]]
+
 # Seconds between two looks at the announcements of readers.
 _LOOK = 0.0002
 # Seconds that a copy within this process may take: it waits for nothing but memory.
@@ -51,9 +53,15 @@ class Memories(Protocol):
 
 
 class Copies:
-    """Two memories, of which each has the weights of one version."""
+    """Two memories, of which each has the weights of one version.
 
-    def __init__(self, state: Mapping[str, Any], count: int) -> None:
+    Args:
+        state: the weights.
+        count: the number of memories.
+        room: makes the words and the memories of a table, of so many bytes each.
+    """
+
+    def __init__(self, state: Mapping[str, Any], count: int, room: Room | None = None) -> None:
         self._state = state
         self._tensors = local_tensors(state)
         live = table_of(self._tensors)
@@ -62,8 +70,7 @@ class Copies:
         start = placed(nbytes, itemsize)
         self.table = live._replace(start=start, strides=dense_strides(live.shape, itemsize))
         self._size = int(start[-1] + nbytes[-1]) if len(start) else 1
-        self.words = Words(count)
-        memories = [allocate(self._size) for _ in range(count)]
+        self.words, memories = (room or _own_room)(self.table, self._size, count)
         # This process writes by handles of its own: what others get is read-only.
         self._writable = [RDMABuffer(memory) for memory in memories]
         self.slots = [[RDMABuffer(memory, readonly=True)] for memory in memories]
@@ -92,6 +99,10 @@ class Copies:
         runs = merged(runs, live.tensor)
         kept = kept_by(self._tensors, live.tensor)
         return plan_of(WRITE, [(buffer, runs)], kept)
+
+
+def _own_room(_: Table, size: int, count: int) -> tuple[Words, list[memoryview]]:
+    return Words(count), [allocate(size) for _ in range(count)]
 
 
 class Live:

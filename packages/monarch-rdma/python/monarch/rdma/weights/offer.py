@@ -27,10 +27,17 @@ class Offer:
         self.announcement = _buffer(head["announcement"]) if head["announcement"] else None
         # Seconds after which the source forgets an announcement.
         self.wait = float(head["wait"])
+        # The source is one of a program that the process runs.
+        self.of_program = bool(head["program"])
 
 
 def packed_offer(
-    table: Table, words: RDMABuffer, slots: Sequence[Sequence[RDMABuffer]], announcement: RDMABuffer | None = None, wait: float = 0.0
+    table: Table,
+    words: RDMABuffer,
+    slots: Sequence[Sequence[RDMABuffer]],
+    announcement: RDMABuffer | None = None,
+    wait: float = 0.0,
+    of_program: bool = False,
 ) -> bytes:
     """The bytes of an offer."""
     head = {
@@ -38,6 +45,7 @@ def packed_offer(
         "slots": [[buffer.to_bytes().hex() for buffer in slot] for slot in slots],
         "announcement": "" if announcement is None else announcement.to_bytes().hex(),
         "wait": wait,
+        "program": of_program,
     }
     text = json.dumps(head).encode()
     return _HEAD.pack(len(text)) + text + table.packed()

@@ -1,101 +1,84 @@
-"""Weights that this process publishes, by name, and the requests of other processes for them."""
+"""Weights that this process publishes, by name, and the requests of other processes for them.
+
+They are its own, or those of a program that it runs, whose end leaves the name and the words: they show that the source is lost.
+"""
 
 from __future__ import annotations
 
 import atexit
 import json
-from logging import getLogger
 from threading import Lock
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from monarch import extension
 from monarch.rdma._buffers.buffer import RDMABuffer
-from monarch.rdma.weights.memories import Copies, Live, wait_until
 from monarch.rdma.weights.offer import packed_offer
 from monarch.rdma.weights.reader_tree import ReaderTree
-from monarch.rdma.weights.words import CLOSING, Words, word
+from monarch.rdma.weights.words import LOST
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    import numpy as np
-    from numpy.typing import NDArray
+    from collections.abc import Callable, Sequence
 
     from monarch.actor import Future
-    from monarch.rdma.weights.memories import Memories
+    from monarch.rdma.weights.announcements import Announcements, Place
+    from monarch.rdma.weights.table import Table
+    from monarch.rdma.weights.words import Words
 
 REQUEST = "monarch-rdma.weights"
-# Readers that one memory of announcements has places for; further readers get a further memory.
-_READERS = 1024
 
 _published: dict[str, Published] = {}
 _lock = Lock()
 
 
-class _Announcements(NamedTuple):
-    """Words that readers write: each the version that one of them reads, or zero."""
-
-    words: Words
-    memory: RDMABuffer
-
-
 class Published:
-    """The weights of one name. The trainer's thread updates them, the extension thread answers requests."""
+    """The weights of one name, for readers. `newest` is the newest version; `awaits` gets the least version that a request waits for.
 
-    def __init__(self, name: str, memories: Memories, wait: float) -> None:
+    `slots` has the buffers of each memory, by region of the table. `of_program`: they are those of a program.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        table: Table,
+        words: Words,
+        slots: Sequence[Sequence[RDMABuffer]],
+        announcements: Announcements,
+        wait: float,
+        newest: Callable[[], int],
+        awaits: Callable[[int | None], None] | None = None,
+    ) -> None:
         self.name = name
-        self.version = -1
-        self.updating = Lock()
-        self.is_closed = False
+        self.is_closed = self.is_lost = False
+        self._table = table
+        self._values = words
+        self._slots = slots
+        self._announcements = announcements
         self._wait = wait
-        self._memories = memories
+        self._newest = newest
+        self._awaits = awaits
         self._lock = Lock()
         self._waiting: list[tuple[int, extension.Request]] = []
-        self.overdue = 0
         self._tree = ReaderTree(int(extension.member().host))
         self._joined = set[int]()
-        self._words = RDMABuffer(memories.words.memory, readonly=True)
-        # Replaced as a whole, because the trainer's thread goes through it while readers attach.
-        self._announcements: tuple[_Announcements, ...] = ()
-        self._free: list[tuple[_Announcements, int]] = []
+        self._words = RDMABuffer(words.memory, readonly=True)
 
-    def begin(self) -> None:
-        self._memories.begin(self._wait_for_readers)
-
-    def end(self, version: int) -> None:
-        self._memories.end(version, self._wait_for_readers)
+    def arrived(self) -> None:
+        """Answers the requests that wait for the newest version."""
         with self._lock:
-            self.version = version
+            version = self._newest()
             ready = [request for least, request in self._waiting if least <= version]
             self._waiting = [(least, request) for least, request in self._waiting if least > version]
+            self._note()
         for request in ready:
             request.answer(_packed(version))
 
-    def _wait_for_readers(self, version: int) -> None:
-        """Waits for the readers that take this version: those that read it, and those that wait for any as old or older."""
-        if not self._wait:
-            return
-        last = word(version, CLOSING)
-        if not wait_until(lambda: not any(_up_to(one.words.values, last).any() for one in self._announcements), self._wait):
-            # They must read anew. A reader that has stopped, or ended without a notice so far, delays no further step.
-            count = 0
-            for one in self._announcements:
-                late = _up_to(one.words.values, last)
-                one.words.values[late] = 0
-                count += int(late.sum())
-            self.overdue += count
-            if count:
-                which = f"{count} reader{'s' * (count > 1)}"
-                getLogger("monarch.rdma").warning("update of weights '%s': %s still read after %g s", self.name, which, self._wait)
-
     def offer(self, request: extension.Request) -> None:
         """Answers a reader that attaches."""
-        part: RDMABuffer | None = None
-        if self._wait:
-            place = self._place()
-            part = place[0].memory.restrict(offset=8 * place[1], length=8, readonly=False)
-            extension.when_done(extension.watch(request.proc), lambda _, part=part: self._reader_ended(place, part))
-        request.answer(packed_offer(self._memories.table, self._words, self._memories.slots, part, self._wait))
+        place = self._announcements.take() if self._wait else None
+        if place is not None:
+            extension.when_done(extension.watch(request.proc), lambda _: self._reader_ended(place))
+        part = None if place is None else place.part
+        request.answer(packed_offer(self._table, self._words, self._slots, part, self._wait, self._awaits is not None))
 
     def join(self, request: extension.Request, asked: dict[str, Any]) -> None:
         """Answers a reader that asks for another one to read from: process, number and host, or nothing."""
@@ -114,58 +97,86 @@ class Published:
         self._joined.discard(proc)
         self._tree.leave_all(proc)
 
-    def _place(self) -> tuple[_Announcements, int]:
-        if not self._free:
-            words = Words(_READERS)
-            more = _Announcements(words, RDMABuffer(words.memory))
-            self._announcements = (*self._announcements, more)
-            self._free = [(more, place) for place in range(_READERS)]
-        return self._free.pop()
-
-    def _reader_ended(self, place: tuple[_Announcements, int], part: RDMABuffer) -> None:
+    def _reader_ended(self, place: Place) -> None:
         if not self.is_closed:
-            part.drop()
-            place[0].words[place[1]] = 0
-            self._free.append(place)
+            self._announcements.give(place)
 
     def wait(self, request: extension.Request, version: int) -> None:
         """Answers when there is this version or a later one."""
         with self._lock:
-            if self.version < version:
+            is_ended = self.is_closed or self.is_lost
+            if not is_ended:
                 request.defer()
                 self._waiting.append((version, request))
-                return
-        request.answer(_packed(self.version))
+                self._note()
+        if is_ended:
+            request.fail(self._refusal())
+        else:
+            # The lock is a fence: a program writes its version before it looks whether one is awaited.
+            self.arrived()
+
+    def _note(self) -> None:
+        if self._awaits is not None:
+            self._awaits(min((least for least, _ in self._waiting), default=None))
 
     def close(self) -> list[Future[None]]:
         """Ends the buffers, and fails the requests that wait."""
         with _lock:
             if _published.get(self.name) is self:
                 del _published[self.name]
+        self.is_closed = True
+        self._fail_requests()
+        return [*(buffer.drop() for buffer in (self._words, *self._weights())), *self._announcements.drop()]
+
+    def lose(self) -> None:
+        """The program has ended without a close: ends the weights. Readers see it by the words, and by the failures of their requests."""
+        if not self.is_closed:
+            self.is_lost = True
+            self._fail_requests()
+            self._values.values[:] = LOST
+            for buffer in self._weights():
+                buffer.drop()
+            self._slots = ()
+
+    def _weights(self) -> list[RDMABuffer]:
+        return [buffer for slot in self._slots for buffer in slot]
+
+    def _fail_requests(self) -> None:
         with self._lock:
-            self.is_closed, waiting, self._waiting = True, self._waiting, []
+            waiting, self._waiting = self._waiting, []
         for _, request in waiting:
-            request.fail(_refusal())
-        weights = [buffer for slot in self._memories.slots for buffer in slot]
-        return [buffer.drop() for buffer in (self._words, *(one.memory for one in self._announcements), *weights)]
+            request.fail(self._refusal())
+
+    def _refusal(self) -> bytes:
+        return json.dumps({"lost": True}).encode() if self.is_lost else _refusal()
+
+    def refuse(self, request: extension.Request) -> None:
+        """Answers that the source is lost."""
+        request.fail(self._refusal())
 
 
-def publish(name: str, state: Mapping[str, Any], buffers: int, wait: float) -> Published:
+def check_free(name: str) -> None:
+    """`ValueError` if this process publishes the name already."""
     with _lock:
-        if name in _published:
-            raise ValueError(f"this process publishes weights '{name}' already: close that source first, or take another name")
-    made = Published(name, Live(state) if buffers == 1 else Copies(state, buffers), wait)
-    with made.updating:
-        made.begin()
-        made.end(0)
+        found = _published.get(name)
+    if found is not None and not found.is_lost:
+        raise ValueError(f"this process publishes weights '{name}' already: close that source first, or take another name")
+
+
+def add(made: Published) -> None:
+    """Answers requests for these from now on."""
     with _lock:
-        if _published.setdefault(name, made) is not made:
-            raise ValueError(f"this process publishes weights '{name}' already: close that source first, or take another name")
+        found = _published.get(made.name)
+        if found is None or found.is_lost:
+            _published[made.name] = made
+    if found is not None:
+        if not found.is_lost:
+            raise ValueError(f"this process publishes weights '{made.name}' already: close that source first, or take another name")
+        found.close()
     extension.serve(REQUEST, answer)
     # Buffers that live until the interpreter has unloaded its modules could not be released in order.
     atexit.unregister(_published.clear)
     atexit.register(_published.clear)
-    return made
 
 
 def answer(request: extension.Request) -> None:
@@ -176,6 +187,8 @@ def answer(request: extension.Request) -> None:
     request.defer()
     if found is None:
         request.fail(_refusal())
+    elif found.is_lost:
+        found.refuse(request)
     elif asked["do"] == "attach":
         found.offer(request)
     elif asked["do"] == "join":
@@ -202,9 +215,12 @@ def names_in(refusal: bytes) -> list[str] | None:
         return None
 
 
-def _up_to(values: NDArray[np.int64], last: int) -> NDArray[np.bool_]:
-    """The announcements of this word and of smaller ones."""
-    return (values != 0) & (values <= last)
+def is_lost(refusal: bytes) -> bool:
+    """Whether the source was one of a program that has ended."""
+    try:
+        return bool(json.loads(refusal)["lost"])
+    except (ValueError, TypeError, KeyError):
+        return False
 
 
 def _packed(version: int) -> bytes:
@@ -213,4 +229,4 @@ def _packed(version: int) -> bytes:
 
 def _refusal() -> bytes:
     with _lock:
-        return json.dumps({"published": sorted(_published)}).encode()
+        return json.dumps({"published": sorted(name for name, one in _published.items() if not one.is_lost)}).encode()

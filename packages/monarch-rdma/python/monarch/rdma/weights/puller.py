@@ -14,19 +14,19 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from monarch.rdma._buffers.buffer import RDMABuffer
+from monarch import extension
 from monarch.rdma._buffers.plan import opened
 from monarch.rdma._process.allocation import allocate
 from monarch.rdma._transfer.operation import READ
-from monarch.rdma.errors import RDMAError, RDMATimeoutError
-from monarch.rdma.weights.casting import Casts
+from monarch.rdma.errors import RDMAError, RDMAPeerLostError, RDMAReleasedError, RDMATimeoutError
+from monarch.rdma.weights.commit import Commit
 from monarch.rdma.weights.operations import Kept, kept_by, plan_of
 from monarch.rdma.weights.planner import Runs, Source, by_group, find_pieces, find_runs, merged
 from monarch.rdma.weights.relay import Relay, staged_table
-from monarch.rdma.weights.words import CLOSING, WHOLE, is_there, state_of, version_of, word
+from monarch.rdma.weights.words import CLOSING, LOST, WHOLE, is_there, state_of, version_of, word
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from monarch.actor import Future
     from monarch.rdma._buffers.plan import RDMAPlan
@@ -40,8 +40,6 @@ if TYPE_CHECKING:
 _FIRST, _MOST = 0.0005, 0.02
 # The same while a source waits for this reader.
 _HELD = 0.002
-# Seconds for a copy from the staging memory.
-_COPY = 600.0
 # Seconds for the end of an announcement. The source waits about as long for readers.
 _UNDO = 1.0
 
@@ -59,6 +57,7 @@ class Feed:
         self._seen = bytearray(offer.words.size())
         self.values: Numbers = np.frombuffer(self._seen, np.int64)
         self._words = offer.words
+        self._of_program = offer.of_program
         self._runs: list[tuple[int, Runs]] = []
         self._kept: Sequence[Kept] | None = None
         self._keep: object = None
@@ -71,6 +70,19 @@ class Feed:
     def look(self, timeout: float) -> Future[None]:
         """Reads the words into `values`."""
         return self._words.read_into(memoryview(self._seen), timeout=timeout)
+
+    def lost(self, error: RDMAError | None = None) -> RDMAError | None:
+        """The error, or the end of the source's program that explains it; None if there is neither.
+
+        The end of a program leaves its words in the process that ran it, until that ends in good order.
+        """
+        if not self._of_program or isinstance(error, RDMAPeerLostError):
+            return error
+        if isinstance(error, RDMAReleasedError):
+            with suppress(RDMAError):
+                self.look(_UNDO).get()
+        is_ended = error is not None and extension.end_of(self._words.__core__.parts()[2]) is not None
+        return RDMAPeerLostError("its program has ended") if is_ended or (self.values == LOST).any() else error
 
     def announce(self, oldest: int, timeout: float) -> Future[None] | None:
         """Writes the oldest version that is taken to the source; None if it knows, or if it does not wait for readers."""
@@ -124,9 +136,19 @@ class Feed:
 
 
 class Puller:
-    """Reads versions into the tensors of a target; one thread at a time."""
+    """Reads versions into the tensors of a target; one thread at a time.
 
-    def __init__(self, name: str, tensors: Sequence[LocalTensor], pieces: Pieces, feeds: dict[int, Feed], staged: bool) -> None:
+    `room` makes the staging memory. Without tensors the bytes stay there.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        tensors: Sequence[LocalTensor] | None,
+        pieces: Pieces,
+        feeds: dict[int, Feed],
+        room: Callable[[int], memoryview] | None = allocate,
+    ) -> None:
         self.name = name
         self.version: int | None = None
         self.nbytes = pieces.nbytes
@@ -142,25 +164,20 @@ class Puller:
         # Without bytes to read, a version is whole when all ranks have it.
         used = np.unique(pieces.source).tolist() or sorted(feeds)
         self._feeds = [feeds[i] for i in used]
-        self._staging: RDMABuffer | None = None
-        self._casts: Casts | None = None
-        self._commit: RDMAPlan | None = None
-        kept = kept_by(tensors, pieces.tensor)
-        far, near = (pieces.start, pieces.strides), (pieces.local, pieces.local_strides)
-        if not staged:
-            self._assign(feeds, pieces, find_runs(pieces.extent, pieces.itemsize, far, near), kept, None)
+        self._commit: Commit | None = None
+        far = pieces.start, pieces.strides
+        if room is None:
+            assert tensors is not None
+            runs = find_runs(pieces.extent, pieces.itemsize, far, (pieces.local, pieces.local_strides))
+            self._assign(feeds, pieces, runs, kept_by(tensors, pieces.tensor), None)
             return
-        memory = allocate(max(pieces.staging, 1))
+        memory = room(max(pieces.staging, 1))
         self._memory = memory
         base = int(np.frombuffer(memory, np.uint8).__array_interface__["data"][0])
         staging = (pieces.dense + base, pieces.dense_strides)
         self._assign(feeds, pieces, find_runs(pieces.extent, pieces.itemsize, far, staging), None, memory)
-        self._staging = RDMABuffer(memory)
-        same = np.array([tensors[int(i)].dtype == dtype for i, dtype in zip(pieces.tensor, pieces.dtype, strict=True)], bool)
-        runs = find_runs(pieces.extent, pieces.itemsize, (pieces.dense, pieces.dense_strides), near)
-        self._commit = plan_of(READ, [(self._staging, merged(runs.only(same[runs.piece]), pieces.tensor))], kept)
-        if not same.all():
-            self._casts = Casts(tensors, pieces, np.flatnonzero(~same), memory)
+        if tensors is not None:
+            self._commit = Commit(tensors, pieces, memory)
 
     def _assign(self, feeds: dict[int, Feed], pieces: Pieces, runs: Runs, kept: Sequence[Kept] | None, keep: object) -> None:
         # Runs of one source and region that follow each other are one read.
@@ -195,7 +212,7 @@ class Puller:
         assert self._into is not None
         feed = Feed("another target", offer)
         pieces = find_pieces(self._into, [Source(offer.table, 1, "another target")])
-        kept = kept_by(self._tensors, pieces.tensor) if self._memory is None else None
+        kept = kept_by(self._tensors or (), pieces.tensor) if self._memory is None else None
         runs = find_runs(pieces.extent, pieces.itemsize, (pieces.start, pieces.strides), (pieces.local, pieces.local_strides))
         self._assign({0: feed}, pieces, runs, kept, self._memory)
         return feed
@@ -222,9 +239,7 @@ class Puller:
         if self._relay is not None:
             self._relay.end(version)
         if self._commit is not None:
-            self._commit.submit(timeout=_COPY).get()
-        if self._casts is not None:
-            self._casts.run()
+            self._commit.run()
         self.version = version
 
     def pull(self, timeout: float) -> int:
@@ -276,6 +291,10 @@ class Puller:
     def _newest(self, until: float) -> int | None:
         """The newest version that all sources have."""
         self._all([feed.look(_left(until)) for feed in self._feeds])
+        for feed in self._feeds:
+            lost = feed.lost()
+            if lost is not None:
+                raise _of_rank(lost, self.name, feed.label)
         common = set[int].intersection(*(feed.versions() for feed in self._feeds))
         return max(common, default=None)
 
@@ -324,7 +343,7 @@ class Puller:
                 if future is not None:
                     future.get()
             except RDMAError as e:
-                failed = failed or _of_rank(e, self.name, feed.label)
+                failed = failed or _of_rank(feed.lost(e) or e, self.name, feed.label)
         if failed is not None:
             raise failed
 

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Generator
     from types import TracebackType
 
-    from monarch.rdma.weights.published import Published
+    from monarch.rdma.weights.updates import Updates
 
 
 class Source:
@@ -21,7 +21,7 @@ class Source:
 
     __slots__ = ("__core__",)
 
-    def __init__(self, core: Published) -> None:
+    def __init__(self, core: Updates) -> None:
         self.__core__ = core
 
     @property

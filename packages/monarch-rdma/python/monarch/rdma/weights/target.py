@@ -3,32 +3,41 @@
 from __future__ import annotations
 
 from operator import index
-from threading import Lock, Thread, Timer
-from typing import TYPE_CHECKING
+from threading import Thread
+from typing import TYPE_CHECKING, Protocol
 
 from monarch import extension
 from monarch.actor import deadline_left
 from monarch.rdma._buffers.arguments import check_timeout
-from monarch.rdma.errors import RDMATimeoutError
-from monarch.rdma.weights.attaching import source_error
-from monarch.rdma.weights.published import ask, version_in
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable
 
     from monarch.actor import Future
-    from monarch.rdma.weights.puller import Puller
+
+
+class Core(Protocol):
+    """What pulls: a `Puller`, or the proc of a program."""
+
+    name: str
+    version: int | None
+    nbytes: int
+    from_sources: int
+    from_targets: int
+
+    def pull(self, timeout: float) -> int:
+        """Pulls the newest version, and returns its number."""
+        ...
 
 
 class Target:
     """The tensors into which weights are pulled; made by `Weights.attach`. Calls from several threads run one after the other."""
 
-    __slots__ = ("__core__", "_label", "_procs")
+    __slots__ = ("__core__", "_wait")
 
-    def __init__(self, core: Puller, procs: Sequence[extension.ProcId], label: str) -> None:
+    def __init__(self, core: Core, wait: Callable[[int], Future[int]]) -> None:
         self.__core__ = core
-        self._procs = tuple(procs)
-        self._label = label
+        self._wait = wait
 
     @property
     def name(self) -> str:
@@ -146,42 +155,7 @@ class Target:
             assert later.get() == 1
         ```
         """
-        version = index(version)
-        name = self.__core__.name
-        promise = extension.promise(f"version {version} of weights '{name}'")
-        lock, found, left = Lock(), list[int](), len(self._procs)
-
-        def fail(error: Exception) -> None:
-            nonlocal left
-            with lock:
-                left, was = -1, left
-            if was > 0:
-                promise.set_exception(error)
-
-        def arrived(rank: int, future: Future[bytes]) -> None:
-            nonlocal left
-            try:
-                body = future.get()
-            except extension.RequestError as e:
-                fail(source_error(e, f"wait for weights '{name}'", f"rank {rank} of {self._label}", name))
-            else:
-                with lock:
-                    found.append(version_in(body))
-                    left -= 1
-                    if left:
-                        return
-                promise.set_result(min(found))
-            if timer is not None:
-                timer.cancel()
-
-        timer, limit = None, deadline_left()
-        if limit is not None:
-            timer = Timer(limit, lambda: fail(RDMATimeoutError(f"wait for version {version} of weights '{name}': the deadline has passed")))
-            timer.daemon = True
-            timer.start()
-        for rank, proc in enumerate(self._procs):
-            extension.when_done(ask(proc, "wait", name, version=version), lambda future, rank=rank: arrived(rank, future))
-        return promise.future
+        return self._wait(index(version))
 
     def __repr__(self) -> str:
         return f"<Target of weights '{self.name}', version {self.version}>"

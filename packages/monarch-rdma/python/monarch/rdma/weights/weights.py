@@ -6,10 +6,15 @@ from operator import index
 from typing import TYPE_CHECKING, Any
 
 from monarch.actor import deadline_left
+from monarch.extension.program import ProgramMesh, program_link
 from monarch.rdma._buffers.arguments import check_timeout
-from monarch.rdma.weights import attaching, published
+from monarch.rdma._process.allocation import allocate
+from monarch.rdma.weights import attaching, member_source, program_source, program_target
+from monarch.rdma.weights.local_tensor import table_of
+from monarch.rdma.weights.puller import Puller
 from monarch.rdma.weights.source import Source
 from monarch.rdma.weights.target import Target
+from monarch.rdma.weights.waiting import version_of_all
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -64,13 +69,16 @@ class Weights:
         if buffers not in (1, 2):
             raise ValueError(f"buffers must be 1 or 2, got {buffers!r}")
         seconds = check_timeout((_WAIT if buffers == 1 else 0) if wait is None else wait)
-        return Source(published.publish(_checked(name), dict(state_dict), buffers, seconds))
+        link = program_link()
+        if link is None:
+            return Source(member_source.publish(_checked(name), dict(state_dict), buffers, seconds))
+        return Source(program_source.publish(link, _checked(name), dict(state_dict), buffers, seconds))
 
     @staticmethod
     def attach(
         name: str,
         *,
-        of: ProcMesh | ActorMesh[Any],
+        of: ProcMesh | ActorMesh[Any] | ProgramMesh,
         into: Mapping[str, Any],
         buffers: int = 2,
         cast: bool = False,
@@ -81,7 +89,8 @@ class Weights:
 
         Args:
             name: what the mesh has published.
-            of: the mesh whose ranks publish; the call waits until all of them do.
+            of: the mesh whose ranks publish; the call waits until all of them do. The mesh of a run of
+                `monarch.spmd` is `SPMDRun.procs()`, and in the program of a rank `monarch.spmd.run_mesh()`.
             into: names of global tensors, and what this rank takes of them, as in `publish`.
             buffers: 2: bytes arrive in a memory of the size of the weights, so that a failed pull changes nothing. 1: in the tensors.
             cast: dtypes may differ; needs two buffers.
@@ -124,12 +133,19 @@ class Weights:
             raise ValueError("cast=True converts on the way from a second buffer: it needs buffers=2")
         if index(fan_out) < 0:
             raise ValueError(f"fan_out must not be negative, got {fan_out!r}")
-        mesh = attaching.members(of)
         seconds, left = check_timeout(timeout), deadline_left()
         if left is not None:
             seconds = min(seconds, left)
-        puller = attaching.attached(_checked(name), mesh, into, buffers, cast, index(fan_out), seconds)
-        return Target(puller, mesh.procs, f"'{mesh.name}'")
+        wanted = attaching.Wanted(_checked(name), bool(cast), index(fan_out), seconds)
+        if isinstance(of, ProgramMesh):
+            return program_target.attach(wanted, of, into, buffers)
+        mesh = attaching.members(of)
+        tensors = attaching.target_tensors(into)
+        room = allocate if buffers > 1 else None
+        puller = attaching.attached(
+            wanted, wanted.until(), mesh, table_of(tensors), lambda pieces, feeds: Puller(wanted.name, tensors, pieces, feeds, room)
+        )
+        return Target(puller, lambda version: version_of_all(wanted.name, mesh, version))
 
 
 def _checked(name: Any) -> str:

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 WHOLE, CLOSING, WRITING = 1, 2, 3
 _STATES = 4
+# The word of all memories of a program that has ended; it has no version.
+LOST = -1
 # The largest version whose words have 8 bytes.
 LAST = 2**61 - 2
 
@@ -45,8 +47,8 @@ def is_there(value: int, version: int) -> bool:
 class Words:
     """Words of 8 bytes in shared memory. A store is one instruction; the copies between two stores run on threads that start later."""
 
-    def __init__(self, count: int) -> None:
-        self.memory = allocate(8 * count)
+    def __init__(self, count: int, memory: memoryview | None = None) -> None:
+        self.memory = allocate(8 * count) if memory is None else memory[: 8 * count]
         self.values: NDArray[np.int64] = np.frombuffer(self.memory, np.int64)
 
     def __getitem__(self, index: int) -> int:

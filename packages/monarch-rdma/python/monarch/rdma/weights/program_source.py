@@ -1,0 +1,116 @@
+"""Weights that a program publishes by the proc that runs it, such as a rank of `monarch.spmd.run`.
+
+The proc makes memory that both share, and is the source for readers. The program copies its weights there, and writes the words of their
+versions. It sends nothing for a version, except where a request waits for that.
+"""
+
+from __future__ import annotations
+
+from threading import Lock
+from typing import TYPE_CHECKING, Any
+
+from monarch import extension
+from monarch.rdma.weights.memories import Copies
+from monarch.rdma.weights.shared_file import SharedFile
+from monarch.rdma.weights.updates import Updates
+from monarch.rdma.weights.words import Words
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from monarch.actor import Future
+    from monarch.extension.program import ProgramLink
+    from monarch.rdma.weights.table import Numbers, Table
+
+# The entry point of the group `monarch.program`.
+HANDLER = "monarch-rdma.weights"
+# Bytes of a part of `Control`, and the places for readers: only those that were ever used are looked at.
+_PART = 4096
+_READERS = 1 << 16
+
+
+class Control:
+    """The memory that a program and its proc share besides the weights: three numbers, the words of the memories, and those of readers."""
+
+    def __init__(self, memory: memoryview, count: int) -> None:
+        self._numbers = Words(3, memory)
+        self.words = Words(count, memory[_PART:])
+        self.readers = Words(_READERS, memory[2 * _PART :])
+        self._lock = Lock()
+
+    @staticmethod
+    def size() -> int:
+        return 2 * _PART + 8 * _READERS
+
+    def newest(self) -> int:
+        """The newest version; -1 before the first one."""
+        return self._numbers[0] - 1
+
+    def awaits(self, version: int | None) -> None:
+        """Written by the proc: the least version for which a request waits."""
+        self._numbers[1] = 0 if version is None else max(version, 0) + 1
+
+    def used(self, count: int) -> None:
+        """Written by the proc: the number of words that readers may have."""
+        self._numbers[2] = max(self._numbers[2], count)
+
+    def announced(self) -> list[Numbers]:
+        """The words of all readers."""
+        return [self.readers.values[: self._numbers[2]]]
+
+    def arrived(self, version: int) -> bool:
+        """Written by the program: its newest version. Whether a request may wait for it."""
+        with self._lock:
+            self._numbers[0] = version + 1
+        # The locks on both sides are fences: either the proc sees the version, or this process sees that it is awaited.
+        with self._lock:
+            awaited = self._numbers[1]
+        return 0 < awaited <= version + 1
+
+
+class ProgramSource(Updates):
+    """The copies are in memory that the proc has made; `number` is its number for the source."""
+
+    def __init__(self, link: ProgramLink, name: str, state: Mapping[str, Any], count: int, wait: float) -> None:
+        self._link = link
+        self._number = 0
+        self._control: Control | None = None
+
+        def room(table: Table, size: int, count: int) -> tuple[Words, list[memoryview]]:
+            made = self._ask("make", table.packed(), name=name, size=size, count=count, wait=wait)
+            self._number = made["source"]
+            control = self._control = Control(SharedFile.at(made["control"]).memory, count)
+            return control.words, [SharedFile.at(path).memory for path in made["weights"]]
+
+        memories = Copies(state, count, room)
+        assert self._control is not None
+        super().__init__(name, memories, self._control.announced, wait)
+
+    def publish(self) -> None:
+        """Version 0, and requests for it."""
+        with self.updating:
+            self.begin()
+            self.end(0)
+        self._ask("publish")
+
+    def arrived(self) -> None:
+        assert self._control is not None
+        if self._control.arrived(self.version):
+            self._link.send({"to": HANDLER, "do": "arrived", "source": self._number}, lambda _: None)
+
+    def close(self) -> list[Future[None]]:
+        self.is_closed = True
+        self._ask("close")
+        return []
+
+    def _ask(self, do: str, blob: bytes = b"", **more: Any) -> dict[str, Any]:
+        return self._link.ask({"to": HANDLER, "do": do, "source": self._number, **more}, blob).head
+
+
+def publish(link: ProgramLink, name: str, state: Mapping[str, Any], buffers: int, wait: float) -> ProgramSource:
+    if buffers != 2:
+        raise ValueError(f"buffers={buffers}: readers cannot read the tensors of a program of a run themselves: publish with buffers=2")
+    extension.member()  # a fork is refused
+    made = ProgramSource(link, name, state, buffers, wait)
+    made.publish()
+    return made

@@ -1,0 +1,108 @@
+"""Weights for the tensors of a program, which its proc pulls into memory that both share; the program copies them from there."""
+
+from __future__ import annotations
+
+import pickle
+from collections import deque
+from threading import Lock
+from typing import TYPE_CHECKING, Any
+from weakref import finalize
+
+from monarch import extension
+from monarch.actor import deadline_left
+from monarch.extension.program import answer_in, program_link
+from monarch.rdma.errors import RDMAError, RDMATimeoutError
+from monarch.rdma.weights.attaching import target_tensors
+from monarch.rdma.weights.commit import Commit
+from monarch.rdma.weights.local_tensor import table_of
+from monarch.rdma.weights.program_source import HANDLER
+from monarch.rdma.weights.shared_file import SharedFile
+from monarch.rdma.weights.target import Target
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from monarch.actor import Future
+    from monarch.extension.channel import Message
+    from monarch.extension.program import ProgramLink, ProgramMesh
+    from monarch.rdma.weights.attaching import Wanted
+
+# Seconds that an answer of the proc may take beyond the time-out of the call.
+_MORE = 30.0
+# Targets of this process that were collected: the next one ends them in the proc. A finalizer must not wait for a lock.
+_collected: deque[int] = deque()
+
+
+class ProgramPuller:
+    """The target of a program."""
+
+    def __init__(self, link: ProgramLink, wanted: Wanted, of: ProgramMesh, into: Mapping[str, Any]) -> None:
+        self.name = wanted.name
+        self.version: int | None = None
+        self.from_sources = self.from_targets = 0
+        self._link = link
+        self._lock = Lock()
+        tensors = target_tensors(into)
+        collected = [_collected.popleft() for _ in range(len(_collected))]
+        head = {"do": "attach", "wanted": wanted, "run": of.run_id, "ranks": of.ranks, "collected": collected}
+        answer = self._ask(head, f"attach to weights '{self.name}'", wanted.timeout, table_of(tensors).packed())
+        self._number: int = answer.head["target"]
+        self.nbytes: int = answer.head["nbytes"]
+        # The proc of this program has made it.
+        pieces = pickle.loads(answer.blob)
+        self._commit = Commit(tensors, pieces, SharedFile.at(answer.head["staging"]).memory)
+        finalize(self, _collected.append, self._number)
+
+    def pull(self, timeout: float) -> int:
+        what = f"pull of weights '{self.name}'"
+        if not self._lock.acquire(timeout=timeout):
+            raise RDMATimeoutError(f"{what}: time-out of {timeout:g} s: another pull of this target is in progress")
+        try:
+            found = self._ask({"do": "pull", "target": self._number, "timeout": timeout}, what, timeout).head
+            self.from_sources, self.from_targets = found["from_sources"], found["from_targets"]
+            version: int = found["version"]
+            if version != self.version:
+                self.version = None
+                self._commit.run()
+                self.version = version
+            return version
+        finally:
+            self._lock.release()
+
+    def wait(self, version: int) -> Future[int]:
+        """What `version_of_all` is elsewhere."""
+        promise = extension.promise(f"version {version} of weights '{self.name}'")
+
+        def answered(found: Message | OSError) -> None:
+            try:
+                newest = answer_in(found).head["version"]
+            except BaseException as e:  # the reader of the future raises it
+                promise.set_exception(e)
+            else:
+                promise.set_result(newest)
+
+        head = {"to": HANDLER, "do": "wait", "target": self._number, "version": version, "limit": deadline_left()}
+        self._link.send(head, answered)
+        return promise.future
+
+    def _ask(self, head: dict[str, Any], what: str, timeout: float, blob: bytes = b"") -> Message:
+        try:
+            return self._link.ask({"to": HANDLER, **head}, blob, timeout=timeout + _MORE)
+        except RDMAError:
+            raise
+        except TimeoutError:
+            raise RDMATimeoutError(f"{what}: time-out of {timeout:g} s: the proc of this program has not answered") from None
+
+
+def attach(wanted: Wanted, of: ProgramMesh, into: Mapping[str, Any], buffers: int) -> Target:
+    link = program_link()
+    if link is None:
+        raise RDMAError(
+            f"attach to weights '{wanted.name}': this process is no rank of a run, whose mesh `of` names",
+            hint="in an actor, or in the client, of= takes a mesh: SPMDRun.procs()",
+        )
+    if buffers != 2:
+        raise ValueError(f"buffers={buffers}: in the program of a run, bytes arrive in memory of its proc first: attach with buffers=2")
+    extension.member()  # a fork is refused
+    puller = ProgramPuller(link, wanted, of, into)
+    return Target(puller, puller.wait)

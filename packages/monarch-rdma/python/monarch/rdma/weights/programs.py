@@ -1,0 +1,182 @@
+"""The weights of programs that this proc runs: it is the source of what they publish, and pulls what they attach to.
+
+An entry point of the group `monarch.program`. A program sends requests; memory that both share has the weights and the words of versions.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import pickle
+import time
+from contextlib import nullcontext
+from itertools import count
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from monarch.actor import deadline
+from monarch.extension import Rank
+from monarch.extension.mesh import mesh_view
+from monarch.rdma._buffers.buffer import RDMABuffer
+from monarch.rdma.weights.announcements import Announcements
+from monarch.rdma.weights.attaching import Wanted, attached
+from monarch.rdma.weights.errors import NotPublishedError
+from monarch.rdma.weights.program_source import Control
+from monarch.rdma.weights.published import Published, add, check_free
+from monarch.rdma.weights.puller import Feed, Puller
+from monarch.rdma.weights.shared_file import SharedFile
+from monarch.rdma.weights.table import Table
+from monarch.rdma.weights.target import Target
+from monarch.rdma.weights.waiting import version_of_all
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from monarch.extension.channel import Head, Message
+    from monarch.extension.mesh import MeshView
+    from monarch.extension.program import Program
+    from monarch.rdma.weights.planner import Pieces
+
+# Seconds between two looks for the procs of a run that has none.
+_LOOK = 0.1
+
+
+class _Attached(NamedTuple):
+    """A target of a program; its bytes arrive in `staging`, which is open for the program."""
+
+    target: Target
+    pieces: Pieces
+    staging: SharedFile
+
+
+class ProgramWeights:
+    """The sources and targets of one connection, by number."""
+
+    def __init__(self, program: Program) -> None:
+        self._program = program
+        self._numbers = count(1)
+        self._sources: dict[int, Published] = {}
+        # Files of a source that the program has not opened yet.
+        self._files: dict[int, list[SharedFile]] = {}
+        self._targets: dict[int, _Attached] = {}
+        self._is_closed = False
+
+    async def answer(self, request: Message) -> tuple[Head, bytes]:
+        """The answer to a request of the program."""
+        head = request.head
+        match head["do"]:
+            case "make":
+                return await asyncio.to_thread(self._make, head, Table.unpacked(request.blob)), b""
+            case "publish":
+                self._publish(head["source"])
+            case "arrived":
+                self._sources[head["source"]].arrived()
+            case "close":
+                for future in self._sources.pop(head["source"]).close():
+                    await future
+            case "attach":
+                return await self._attach(head, Table.unpacked(request.blob))
+            case "pull":
+                target = self._target(head)
+                version = await target.pull(timeout=float(head["timeout"]))
+                return {"version": version, "from_sources": target.from_sources, "from_targets": target.from_targets}, b""
+            case "wait":
+                limit = head["limit"]
+                with nullcontext() if limit is None else deadline(float(limit)):
+                    later = self._target(head).wait(int(head["version"]))
+                return {"version": await later}, b""
+            case other:
+                raise ValueError(f"an unknown request of a program: {other!r}")
+        return {}, b""
+
+    def close(self) -> None:
+        """The program has ended: its sources are lost."""
+        self._is_closed = True
+        self._targets.clear()
+        self._files.clear()
+        for source in self._sources.values():
+            source.lose()
+        self._sources.clear()
+
+    def _target(self, head: Head) -> Target:
+        return self._targets[head["target"]].target
+
+    def _make(self, head: Head, table: Table) -> dict[str, Any]:
+        """Makes the memory of a source."""
+        name, size, copies, wait = str(head["name"]), int(head["size"]), int(head["count"]), float(head["wait"])
+        check_free(name)
+        files = [SharedFile.of(nbytes) for nbytes in (Control.size(), *[size] * copies)]
+        control = Control(files[0].memory, copies)
+        slots = [[RDMABuffer(file.memory, readonly=True)] for file in files[1:]]
+        made = Published(
+            name, table, control.words, slots, Announcements(control.readers, control.used), wait, control.newest, control.awaits
+        )
+        number = next(self._numbers)
+        if self._is_closed:  # meanwhile
+            made.close()
+        else:
+            self._sources[number], self._files[number] = made, files
+        return {"source": number, "control": files[0].path, "weights": [file.path for file in files[1:]]}
+
+    def _publish(self, number: int) -> None:
+        del self._files[number]
+        try:
+            add(self._sources[number])
+        except ValueError:
+            self._sources.pop(number).close()
+            raise
+
+    async def _attach(self, head: Head, table: Table) -> tuple[Head, bytes]:
+        for number in head["collected"]:
+            self._targets.pop(number, None)
+        wanted = Wanted(*head["wanted"])
+        until = wanted.until()
+        mesh = await self._mesh(wanted, until, head["run"], head["ranks"])
+        made = await asyncio.to_thread(_attached, wanted, until, mesh, table)
+        number = next(self._numbers)
+        if not self._is_closed:
+            self._targets[number] = made
+        answer = {"target": number, "nbytes": made.target.nbytes, "staging": made.staging.path}
+        return answer, pickle.dumps(made.pieces)
+
+    async def _mesh(self, wanted: Wanted, until: float, run_id: str | None, ranks: Sequence[int] | None) -> MeshView:
+        """The procs of a run, of which there are none before it has begun, and between two attempts."""
+        while not (found := await self._program.procs(run_id)):
+            if time.monotonic() + _LOOK >= until:
+                which = "the run of this program" if run_id is None else f"the run '{run_id}'"
+                raise NotPublishedError(
+                    f"attach to weights '{wanted.name}': time-out of {wanted.timeout:g} s: {which} has no procs",
+                    hint="`run_mesh` takes the `run_id` of a run of the same client that is active",
+                )
+            await asyncio.sleep(_LOOK)
+        return _chosen([mesh_view(mesh) for mesh in found], ranks)
+
+
+def _chosen(views: Sequence[MeshView], ranks: Sequence[int] | None) -> MeshView:
+    """The meshes, one behind the other, or some of their ranks; `ValueError` for a rank that is not there."""
+    procs = [proc for view in views for proc in view.procs]
+    hosts = [host for view in views for host in view.hosts]
+    numbers = range(len(procs)) if ranks is None else [int(rank) for rank in ranks]
+    missing = [rank for rank in numbers if rank >= len(procs)]
+    if missing:
+        raise ValueError(f"ranks={list(numbers)}: '{views[0].name}' has {len(procs)} ranks, and no rank {missing[0]}")
+    return views[0]._replace(
+        procs=tuple([procs[rank] for rank in numbers]),
+        hosts=tuple([hosts[rank] for rank in numbers]),
+        ranks=tuple([Rank(rank) for rank in numbers]),
+    )
+
+
+def _attached(wanted: Wanted, until: float, mesh: MeshView, table: Table) -> _Attached:
+    """Plans the reads of a target. Without tensors its bytes stay in the staging memory, which the program has mapped."""
+    files: list[SharedFile] = []
+    found: list[Pieces] = []
+
+    def room(nbytes: int) -> memoryview:
+        files.append(SharedFile.of(nbytes))
+        return files[0].memory
+
+    def make(pieces: Pieces, feeds: dict[int, Feed]) -> Puller:
+        found.append(pieces)
+        return Puller(wanted.name, None, pieces, feeds, room)
+
+    puller = attached(wanted, until, mesh, table, make)
+    return _Attached(Target(puller, lambda version: version_of_all(wanted.name, mesh, version)), found[0], files[0])

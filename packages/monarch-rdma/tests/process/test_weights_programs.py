@@ -1,0 +1,255 @@
+"""Weights of programs that `monarch.spmd.run` has started: sources and targets beside those of actors."""
+
+from __future__ import annotations
+
+import signal
+
+import pytest
+from eventually import eventually
+from other_hosts import other_hosts
+from program_ranks import Ranks, Refused
+from weights_actors import Generator, whole
+from weights_program import shared_of
+
+from monarch.actor import this_host
+from monarch.extension.program import ProgramMesh
+from monarch.rdma import RDMAError
+from monarch.rdma.weights import Weights
+from monarch.spmd import RestartPolicy, SPMDError, run_mesh
+
+
+@pytest.fixture
+def ranks(tmp_path):
+    made = []
+
+    def start(name, count, **options):
+        made.append(Ranks(tmp_path, name, count, **options))
+        return made[-1]
+
+    yield start
+    for one in made:
+        one.close()
+
+
+def generators(count=2):
+    return this_host().spawn_procs({"gpus": count}, name="generators").spawn("generators", Generator)
+
+
+def values(call):
+    return call.get().values()
+
+
+def test_actors_pull_from_programs(ranks):
+    trainers, readers = ranks("trainers", 3), generators()
+    assert trainers.ask("publish()") == [0, 0, 0]
+    assert values(readers.attach.call(trainers.run.procs())) == [whole(0)["matrix"].nbytes // 2 + 64] * 2
+    for step in range(4):
+        assert values(readers.pull.call()) == [step] * 2
+        assert values(readers.version.call()) == [(step, step)] * 2
+        assert trainers.ask("train()") == [step + 1] * 3
+
+
+def test_programs_pull_from_programs(ranks):
+    trainers, readers = ranks("trainers", 2), ranks("readers", 3)
+    trainers.ask("publish()")
+    readers.ask("attach('trainers')")
+    for step in range(4):
+        assert readers.ask("pull()") == [[step, step]] * 3
+        assert readers.ask("pull()") == [[step, step]] * 3
+        trainers.ask("train()")
+
+
+def test_ranks_of_one_run_on_both_sides(ranks):
+    both = ranks("both", 2)
+    both.ask("publish()")
+    both.ask("attach()")
+    both.ask("train()")
+    assert both.ask("pull()") == [[1, 1]] * 2
+    with pytest.raises(Refused, match="LayoutError.*tensor 'matrix'"):
+        both.ask("attach(ranks=[0])", [1])
+    with pytest.raises(Refused, match="'run_both' has 2 ranks, and no rank 2"):
+        both.ask("attach(ranks=[1, 2])", [1])
+
+
+def test_programs_on_another_host(ranks):
+    with other_hosts() as hosts:
+        trainers, readers = ranks("trainers", 2, hosts=hosts), generators()
+        trainers.ask("publish()")
+        readers.attach.call(trainers.run.procs()).get()
+        for step in range(3):
+            assert values(readers.pull.call()) == [step] * 2
+            assert values(readers.version.call()) == [(step, step)] * 2
+            trainers.ask("train()")
+        trainers.close()
+
+
+def test_wait_is_answered_by_an_update(ranks):
+    trainers, readers, programs = ranks("trainers", 2), generators(), ranks("readers", 1)
+    trainers.ask("publish()")
+    readers.attach.call(trainers.run.procs()).get()
+    programs.ask("attach('trainers')")
+    later = readers.wait.call(2)
+    programs.send("wait(2)")
+    trainers.ask("train()")
+    trainers.ask("train()")
+    assert values(later) == [2, 2] and programs.answers() == [2]
+    with pytest.raises(Refused, match="RDMATimeoutError.*the deadline has passed"):
+        programs.ask("wait_with_deadline()")
+
+
+@pytest.mark.parametrize("wait", [0, 1.0])
+def test_no_pull_gives_a_mixture(ranks, wait):
+    trainers, reader = ranks("trainers", 1), generators(1)
+    trainers.ask(f"publish_flat(100_000, wait={wait})")
+    reader.attach_flat.call(trainers.run.procs(), 100_000).get()
+    trainers.send("train_flat(400)")
+    [(seen, good, _)] = values(reader.pull_flat.call(100))
+    assert good, seen
+    assert trainers.answers() == [400]
+
+
+def test_killed_program_is_a_lost_source(ranks):
+    trainers, readers, programs = ranks("trainers", 2), generators(1), ranks("readers", 1)
+    trainers.ask("publish()")
+    # The other rank goes on when the run ends it.
+    trainers.ask("str(signal.signal(signal.SIGTERM, signal.SIG_IGN))", [0])
+    readers.attach.call(trainers.run.procs()).get()
+    programs.ask("attach('trainers')")
+    assert values(readers.pull.call()) == [0] and programs.ask("pull()") == [[0, 0]]
+    later = readers.wait.call(1)
+    programs.send("wait(1)")
+    trainers.kill(1, signal.SIGKILL)
+    [(kind, text, _)] = values(later)
+    assert kind == "RDMAPeerLostError" and "rank 1 of 'run_trainers' has ended" in text
+    with pytest.raises(Refused, match="RDMAPeerLostError.*rank 1 of 'run_trainers' has ended"):
+        programs.answers()
+    [(kind, text, _)] = values(readers.pull.call())
+    assert kind == "RDMAPeerLostError" and "rank 1 of 'run_trainers'" in text.splitlines()[0]
+    with pytest.raises(Refused, match="RDMAPeerLostError.*rank 1 of 'run_trainers'"):
+        programs.ask("pull()")
+    [(kind, text, _)] = values(readers.attach_outcome.call(trainers.run.procs()))
+    assert kind == "RDMAPeerLostError" and "rank 1 of 'run_trainers' has ended" in text
+    assert values(readers.version.call()) == [(0, 0)]
+    trainers.ask("str(signal.signal(signal.SIGTERM, signal.SIG_DFL))", [0])
+
+
+def test_source_is_lost_when_the_run_has_ended(ranks):
+    trainers, readers = ranks("trainers", 1), generators(1)
+    trainers.ask("publish()")
+    readers.attach.call(trainers.run.procs()).get()
+    trainers.close()
+    [(kind, text, _)] = values(readers.pull.call())
+    assert kind == "RDMAPeerLostError" and "rank 0 of 'run_trainers'" in text.splitlines()[0]
+
+
+def test_child_of_a_killed_program_keeps_no_source(ranks):
+    trainers, readers = ranks("trainers", 2), generators(1)
+    trainers.ask("publish()")
+    trainers.ask("str(signal.signal(signal.SIGTERM, signal.SIG_IGN))", [0])
+    readers.attach.call(trainers.run.procs()).get()
+    trainers.ask("leave_child()", [1])
+    later = readers.wait.call(1)
+    trainers.kill(1, signal.SIGKILL)
+    [(kind, text, _)] = values(later)
+    assert kind == "RDMAPeerLostError" and "rank 1 of 'run_trainers' has ended" in text
+
+
+def test_memory_of_a_killed_program_is_freed(ranks):
+    trainers = ranks("trainers", 2)
+    trainers.ask("publish_flat(4_000_000)")
+    trainers.ask("str(signal.signal(signal.SIGTERM, signal.SIG_IGN))", [0])
+    [pid] = trainers.ask("proc()", [1])
+    assert shared_of(pid) > 64_000_000
+    trainers.kill(1, signal.SIGKILL)
+    eventually("the proc frees the memory", lambda: shared_of(pid), lambda nbytes: nbytes < 64_000_000)
+
+
+def test_attempt_after_a_failure_is_found_by_name(ranks):
+    trainers, readers = ranks("trainers", 1, policy=RestartPolicy(max_restarts=1, backoff=(0.0, 0.0))), ranks("readers", 1)
+    trainers.ask("publish()")
+    readers.ask("attach('trainers')")
+    trainers.kill(0, signal.SIGKILL)
+    trainers.reopen()
+    trainers.ask("publish()")
+    trainers.ask("train()")
+    readers.ask("attach('trainers')")
+    assert readers.ask("pull()") == [[1, 1]]
+
+
+def test_program_closes_and_publishes_again(ranks):
+    trainers, readers = ranks("trainers", 1), generators(1)
+    trainers.ask("publish()")
+    with pytest.raises(Refused, match="ValueError.*publishes weights 'policy' already"):
+        trainers.ask("publish()")
+    readers.attach.call(trainers.run.procs()).get()
+    trainers.ask("close()")
+    [(kind, text, _)] = values(readers.pull.call())
+    assert kind == "RDMAReleasedError" and "rank 0 of 'run_trainers'" in text.splitlines()[0]
+    [(kind, text, _)] = values(readers.attach_outcome.call(trainers.run.procs(), timeout=2))
+    assert kind == "NotPublishedError" and "rank 0 of 'run_trainers'" in text
+    sizes = trainers.ask("publish_again(5)")[0]
+    assert len(set(sizes)) == 1
+    trainers.ask("publish()")
+    readers.attach.call(trainers.run.procs()).get()
+    assert values(readers.pull.call()) == [0]
+
+
+def test_targets_that_were_collected_keep_no_memory(ranks):
+    both = ranks("both", 1)
+    both.ask("publish()")
+    [sizes] = both.ask("attach_again(6)")
+    assert len(set(sizes[1:])) == 1
+
+
+def test_targets_of_programs_are_sources_of_others(ranks):
+    trainers, readers = ranks("trainers", 1), ranks("readers", 2)
+    trainers.ask("publish()")
+    [nbytes] = readers.ask("attach('trainers', cut=False, fan_out=1)", [0])
+    readers.ask("attach('trainers', cut=False, fan_out=1)", [1])
+    for step in range(3):
+        assert readers.ask("pull()", [0]) == [[step, step]] and readers.ask("pull()", [1]) == [[step, step]]
+        trainers.ask("train()")
+    assert readers.ask("moved()") == [[3 * nbytes, 0], [0, 3 * nbytes]]
+
+
+def test_dtypes_are_converted_in_programs(ranks):
+    both = ranks("both", 1)
+    both.ask("publish()")
+    with pytest.raises(Refused, match="LayoutError"):
+        both.ask("attach(dtype='float16')")
+    both.ask("attach(dtype='float64', cast=True)")
+    both.ask("train()")
+    assert both.ask("pull()") == [[1, 1]]
+
+
+def test_program_whose_client_has_actors(ranks):
+    program = ranks("program", 1)
+    program.ask("publish()")
+    assert program.ask("own_actor()") == [[0]]
+
+
+@pytest.mark.parametrize(
+    ("text", "error"),
+    [
+        ("publish('other', buffers=1)", "ValueError.*buffers=1"),
+        ("attach(buffers=1)", "ValueError.*buffers=1"),
+        ("attach('absent', timeout=0.2)", "NotPublishedError.*the run 'absent' has no procs"),
+        ("attach(name='absent', timeout=2)", "NotPublishedError.*rank 0 of 'run_program' publishes no weights 'absent'"),
+        ("train(version=0)", "ValueError.*version 0 is not larger"),
+        ("run_mesh(ranks=[])", "ValueError.*ranks"),
+        ("run_mesh(7)", "TypeError.*run_id=7"),
+    ],
+)
+def test_calls_that_programs_are_refused(ranks, text, error):
+    program = ranks("program", 1)
+    program.ask("publish()")
+    with pytest.raises(Refused, match=error):
+        program.ask(text)
+    assert "was forked from process" in program.ask("fork_and_train()")[0]
+
+
+def test_outside_of_a_run():
+    with pytest.raises(SPMDError, match="this process is no rank of a run\nhint: start the program with monarch.spmd.run"):
+        run_mesh()
+    with pytest.raises(RDMAError, match="this process is no rank of a run"):
+        Weights.attach("policy", of=ProgramMesh(), into=whole(0))
