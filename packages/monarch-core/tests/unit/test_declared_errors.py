@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import subprocess
 import sys
@@ -11,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from monarch._core.errors.table import ERROR_TABLE
+from monarch._core.errors.text import hint_of
 from monarch.actor import MonarchError
 from monarch.extension import error_text
 from tools import installed_wheel
@@ -123,3 +125,15 @@ def test_codes_of_our_wheels_are_declared(wheel: str) -> None:
     classes = [one for one in vars(import_module(f"monarch.{wheel}.errors")).values() if isinstance(one, type)]
     codes = {one._default_code for one in classes if issubclass(one, MonarchError)} - {row.code for row in ERROR_TABLE}
     assert codes and all(row_of(code) is not None for code in codes)
+
+
+def test_error_without_a_free_descriptor_has_no_hint(monkeypatch: pytest.MonkeyPatch) -> None:
+    class NoDescriptors:
+        def find_spec(self, name: str, *_: object) -> None:
+            if name == "monarch._core.errors.known_rows":
+                raise OSError(errno.EMFILE, "Too many open files")
+
+    monkeypatch.delitem(sys.modules, "monarch._core.errors.known_rows", raising=False)
+    monkeypatch.delattr("monarch._core.errors.known_rows", raising=False)
+    monkeypatch.setattr(sys, "meta_path", [NoDescriptors(), *sys.meta_path])
+    assert hint_of("code_of_no_wheel") is None

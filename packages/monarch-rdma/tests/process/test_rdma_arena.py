@@ -135,12 +135,13 @@ def test_ten_thousand_buffers_that_others_use_and_end(pair):
 
     opened, used = usage(2)
     growths = []
-    for _ in range(2):
+    # Kilobytes. Threads and their caches take some at first, and a busy machine frees late; a kept buffer, or its record at a reader, would
+    # add more each time.
+    while len(growths) < 5 and (len(growths) < 2 or min(growths) >= 1000):
         again, more = usage(9)
         assert again == opened
         growths.append(more - used)
         used = more
-    # Kilobytes. Threads and their caches take some at first; a kept buffer, or its record at a reader, would add more each time.
     assert min(growths) < 1000, growths
 
 

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from monarch.actor import ProcMesh
+from monarch.actor.testing import isolated
 from monarch.extension.channel import Channel, Message
 from monarch.extension.program import ProgramLink
 from monarch.spmd.program_requests import Request, Requests
@@ -52,6 +53,8 @@ def test_run_that_is_gone_is_named() -> None:
         ProgramLink("monarch-spmd-absent").ask({"do": "save"})
 
 
+# In a process of its own: others of the test process need descriptors meanwhile.
+@isolated
 def test_connection_waits_for_a_free_descriptor() -> None:
     async def run() -> None:
         connected = asyncio.Event()

@@ -28,8 +28,10 @@ def fill(row: str, /, **fields: object) -> str:
 def hint_of(code: str) -> str | None:
     row = row_of(code)
     if row is None:
-        from monarch._core.errors import known_rows
-
+        try:
+            from monarch._core.errors import known_rows
+        except OSError:  # no descriptor is free for the file of the module: the error is reported without a hint
+            return None
         row = known_rows.row_of(code)
     return row.hint if row else None
 
