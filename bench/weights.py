@@ -32,7 +32,7 @@ from requirement import Requirement, program, require, root
 from monarch.actor import Actor, current_rank, endpoint, this_host
 from monarch.rdma import RDMAAction, RDMABuffer, allocate
 from monarch.rdma.weights import Box, Weights
-from monarch.rdma.weights.local_tensor import local_tensors, table_of
+from monarch.rdma.weights.local_tensor import local_tensors
 from monarch.rdma.weights.planner import Source, find_pieces, find_runs, merged
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "packages" / "monarch-rdma" / "tests"))
@@ -185,15 +185,13 @@ def milliseconds(seconds: list[float]) -> str:
 
 def plan(rounds: int) -> None:
     width = 64
-    sources = [
-        Source(table_of(local_tensors(of_rank(TENSORS, width, TRAINERS, rank, False))), 1, f"rank {rank}") for rank in range(TRAINERS)
-    ]
+    sources = [Source(local_tensors(of_rank(TENSORS, width, TRAINERS, rank, False)).table, 1, f"rank {rank}") for rank in range(TRAINERS)]
     state = of_rank(TENSORS, width, GENERATORS, 1, True)
     times: dict[str, list[float]] = {"describe": [], "pieces": [], "runs": []}
     pieces = runs = None
     for _ in range(rounds):
         moments = [time.process_time()]
-        table = table_of(local_tensors(state))
+        table = local_tensors(state).table
         moments.append(time.process_time())
         pieces = find_pieces(table, sources, rank=1)
         moments.append(time.process_time())

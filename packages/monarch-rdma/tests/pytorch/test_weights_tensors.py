@@ -41,12 +41,12 @@ for sizes in ((6,), (2, 3), (2, 2, 2)):
                 if not placement.is_replicate():
                     local = placement._split_tensor(local, parts, with_padding=False, contiguous=True)[0][mine]
             tensor = DTensor.from_local(local, mesh, placements, run_check=False, shape=whole.shape, stride=whole.stride())
-            [found] = local_tensors({"w": tensor})
+            found = local_tensors({"w": tensor})
             seen = torch.full_like(local, -1)
-            for low, at, size in found.parts:
+            for low, at, size in zip(found.table.low.tolist(), found.local.tolist(), found.table.shape.tolist()):
                 box = tuple(slice(a, a + n) for a, n in zip(low, size))
                 seen[tuple(slice(a, a + n) for a, n in zip(at, size))] = whole[box]
-            assert torch.equal(seen, local) and found.whole == tuple(shape), (placements, shape)
+            assert torch.equal(seen, local) and found.table.whole.tolist() == [shape], (placements, shape)
             checked += 1
         dist.destroy_process_group()
 print(checked)

@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 
 from monarch.rdma import RDMAAccessError
 from monarch.rdma.weights import Box, LayoutError
-from monarch.rdma.weights.local_tensor import local_tensors, table_of
+from monarch.rdma.weights.local_tensor import local_tensors
 from monarch.rdma.weights.planner import Source, by_group, find_pieces, find_runs, flattened, merged
 from monarch.rdma.weights.sharding import Cut, parts, ranges
-from monarch.rdma.weights.table import Table
+from monarch.rdma.weights.table import Table, padded
 
 
 def laid_out(whole, mesh, placements, coordinate):
@@ -32,9 +32,18 @@ def laid_out(whole, mesh, placements, coordinate):
 def table(locals_, wholes):
     """The table of a rank, whose tensors lie at their addresses."""
     described = local_tensors({name: array for name, (array, _) in locals_.items()})
-    return table_of(
-        [d._replace(whole=wholes[d.name].shape, parts=tuple(p for p in locals_[d.name][1] if 0 not in p.shape)) for d in described]
-    )
+    plain = described.table
+    rows = [(i, part) for i, name in enumerate(plain.names) for part in locals_[name][1] if 0 not in part.shape]
+    tensor = np.array([i for i, _ in rows], np.int64)
+
+    def column(field, value):
+        return padded([n for _, part in rows for n in getattr(part, field)], plain.dims[tensor], plain.width, value)
+
+    whole = padded([n for name in plain.names for n in wholes[name].shape], plain.dims, plain.width, 1)
+    strides = padded([n for array, _ in locals_.values() for n in array.strides], plain.dims, plain.width, 0)[tensor]
+    start = described.address[tensor] + (column("local", 0) * strides).sum(axis=1)
+    region, low, shape = np.zeros_like(tensor), column("low", 0), column("shape", 1)
+    return plain._replace(whole=whole, tensor=tensor, region=region, start=start, low=low, shape=shape, strides=strides)
 
 
 def copied(target, pieces, staged):
@@ -126,9 +135,9 @@ def test_boxes_that_overlap_cover_or_have_a_hole(given):
         index = tuple(slice(a, a + n) for a, n in zip(low, size, strict=True))
         covered[index] = True
         kept.append(np.ascontiguousarray(whole[index]))
-        sources.append(Source(table_of(local_tensors({"w": (kept[-1], Box(low, size, shape))})), 1, f"rank {len(sources)}"))
+        sources.append(Source(local_tensors({"w": (kept[-1], Box(low, size, shape))}).table, 1, f"rank {len(sources)}"))
     into = np.zeros_like(whole)
-    target = table_of(local_tensors({"w": into}))
+    target = local_tensors({"w": into}).table
     if covered.all():
         pieces = find_pieces(target, sources)
         copied(target, pieces, True)
@@ -154,13 +163,13 @@ def rows(whole, ranks):
 
 def sources_of(states, distances=None):
     distances = distances or [1] * len(states)
-    return [Source(table_of(local_tensors(state)), distances[i], f"rank {i} of 'trainers'") for i, state in enumerate(states)]
+    return [Source(local_tensors(state).table, distances[i], f"rank {i} of 'trainers'") for i, state in enumerate(states)]
 
 
 def test_nearest_source_is_chosen():
     whole = np.arange(64, dtype=np.float32).reshape(8, 8)
     copies = [{"w": whole.copy()} for _ in range(3)]
-    target = table_of(local_tensors({"w": np.zeros_like(whole)}))
+    target = local_tensors({"w": np.zeros_like(whole)}).table
     assert set(find_pieces(target, sources_of(copies, [2, 1, 2])).source.tolist()) == {1}
     assert set(find_pieces(target, sources_of(copies, [2, 2, 0])).source.tolist()) == {2}
 
@@ -170,7 +179,7 @@ def test_equal_sources_share_the_bytes_evenly():
     state = {name: np.zeros((4, 4), np.float32) for name in names}
     moved = np.zeros(4)
     for rank in range(8):
-        pieces = find_pieces(table_of(local_tensors(state)), sources_of([state] * 4), rank=rank)
+        pieces = find_pieces(local_tensors(state).table, sources_of([state] * 4), rank=rank)
         moved += np.bincount(pieces.source, pieces.extent.prod(axis=1) * pieces.itemsize, 4)
         # Neighbours come from the same source, but for where it changes.
         order = np.argsort(pieces.tensor)
@@ -182,7 +191,7 @@ def test_contiguous_pieces_are_one_read():
     arena = np.arange(1000, dtype=np.float32)
     state = {f"layer{i}": arena[i * 10 : (i + 1) * 10] for i in range(100)}
     into = np.zeros(1000, np.float32)
-    target = table_of(local_tensors({f"layer{i}": into[i * 10 : (i + 1) * 10] for i in range(100)}))
+    target = local_tensors({f"layer{i}": into[i * 10 : (i + 1) * 10] for i in range(100)}).table
     for staged in (False, True):
         assert copied(target, find_pieces(target, sources_of([state])), staged).nbytes.tolist() == [4000]
         assert (into == arena).all()
@@ -192,7 +201,7 @@ def test_contiguous_pieces_are_one_read():
 def test_columns_of_rows_are_runs():
     whole = np.arange(64, dtype=np.int16).reshape(8, 8)
     into = np.zeros((8, 2), np.int16)
-    target = table_of(local_tensors({"w": (into, Box((0, 4), (8, 2), (8, 8)))}))
+    target = local_tensors({"w": (into, Box((0, 4), (8, 2), (8, 8)))}).table
     pieces = find_pieces(target, sources_of(rows(whole, 4)))
     runs = copied(target, pieces, False)
     assert (into == whole[:, 4:6]).all() and flattened(runs).nbytes.tolist() == [4] * 8 and pieces.nbytes == into.nbytes
@@ -201,7 +210,7 @@ def test_columns_of_rows_are_runs():
 def test_views_with_strides():
     whole = np.arange(120, dtype=np.float64).reshape(5, 24)[::-1, ::2]
     into = np.zeros((12, 5))
-    target = table_of(local_tensors({"w": into.T}))
+    target = local_tensors({"w": into.T}).table
     for staged in (False, True):
         copied(target, find_pieces(target, sources_of([{"w": whole}])), staged)
         assert (into.T == whole).all()
@@ -211,7 +220,7 @@ def test_views_with_strides():
 def test_numbers_of_dimensions_may_differ_among_tensors():
     state = {"scalar": np.array(3.5), "cube": np.arange(8.0).reshape(2, 2, 2), "empty": np.zeros((0, 3))}
     into = {name: np.zeros_like(array) for name, array in state.items()}
-    target = table_of(local_tensors(into))
+    target = local_tensors(into).table
     copied(target, find_pieces(target, sources_of([state])), True)
     assert into["scalar"] == 3.5 and (into["cube"] == state["cube"]).all()
 
@@ -240,14 +249,14 @@ def test_numbers_of_dimensions_may_differ_among_tensors():
 )
 def test_layouts_that_do_not_fit(published, wanted, text):
     with pytest.raises(LayoutError, match=text) as raised:
-        find_pieces(table_of(local_tensors(wanted)), sources_of([published]))
+        find_pieces(local_tensors(wanted).table, sources_of([published]))
     assert raised.value.tensor in ("a", "b") and raised.value.code == "weights_layout"
 
 
 def test_casts_are_of_the_source():
-    target = table_of(local_tensors({"a": np.zeros(6)}))
+    target = local_tensors({"a": np.zeros(6)}).table
     pieces = find_pieces(target, sources_of([{"a": np.arange(6, dtype=np.int16)}]), cast=True)
-    assert (pieces.nbytes, pieces.dtype, pieces.itemsize.tolist()) == (12, ("int16",), [2])
+    assert (pieces.nbytes, pieces.dtypes, pieces.dtype.tolist(), pieces.itemsize.tolist()) == (12, ("float64", "int16"), [1], [2])
 
 
 @pytest.mark.parametrize(
@@ -276,9 +285,11 @@ def test_boxes_that_are_refused():
 
 
 def test_tables_travel_as_bytes():
-    made = table_of(local_tensors({"a": np.zeros((2, 3)), "é\n": np.zeros(4, np.int8), "empty": np.zeros(0)}))
+    made = local_tensors({"a": np.zeros((2, 3)), "é\n": np.zeros(4, np.int8), "empty": np.zeros(0)}).table
     again = Table.unpacked(made.packed())
-    assert again[:2] == made[:2] and all((a == b).all() for a, b in zip(again[2:], made[2:], strict=True))
+    assert again[:2] == made[:2] == (("a", "é\n", "empty"), ("float64", "int8")) and all(
+        (a == b).all() for a, b in zip(again[2:], made[2:], strict=True)
+    )
     for body in (b"", made.packed()[:40], made.packed()[:-1], b"\xff" * 100):
         with pytest.raises(RDMAAccessError, match="malformed table of weights"):
             Table.unpacked(body)

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from monarch.extension.mesh import MeshView
-    from monarch.rdma.weights.local_tensor import LocalTensor
+    from monarch.rdma.weights.local_tensor import LocalTensors
     from monarch.rdma.weights.planner import Pieces
     from monarch.rdma.weights.puller import Puller
     from monarch.rdma.weights.table import Table
@@ -53,13 +53,12 @@ def members(of: object) -> MeshView:
     return mesh_view(of)
 
 
-def target_tensors(into: Mapping[str, Any]) -> list[LocalTensor]:
+def target_tensors(into: Mapping[str, Any]) -> LocalTensors:
     """The tensors of a state dict; `ValueError` if one cannot take weights, or if there is none."""
     tensors = local_tensors(into)
-    for tensor in tensors:
-        if tensor.readonly:
-            raise ValueError(f"tensor '{tensor.name}' is read-only: it cannot take weights")
-    if not tensors:
+    if tensors.readonly:
+        raise ValueError(f"tensor '{tensors.readonly[0]}' is read-only: it cannot take weights")
+    if not tensors.data:
         raise ValueError("there is no tensor to take weights")
     return tensors
 

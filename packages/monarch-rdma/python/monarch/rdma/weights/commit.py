@@ -13,9 +13,7 @@ from monarch.rdma.weights.operations import kept_by, plan_of
 from monarch.rdma.weights.planner import find_runs, merged
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from monarch.rdma.weights.local_tensor import LocalTensor
+    from monarch.rdma.weights.local_tensor import LocalTensors
     from monarch.rdma.weights.planner import Pieces
 
 # Seconds for a copy within this process: it waits for nothing but memory.
@@ -25,11 +23,11 @@ _COPY = 600.0
 class Commit:
     """Copies all pieces, and converts those of another dtype."""
 
-    def __init__(self, tensors: Sequence[LocalTensor], pieces: Pieces, memory: memoryview) -> None:
-        same = np.array([tensors[int(i)].dtype == dtype for i, dtype in zip(pieces.tensor, pieces.dtype, strict=True)], bool)
+    def __init__(self, tensors: LocalTensors, pieces: Pieces, memory: memoryview) -> None:
+        same = tensors.table.dtype[pieces.tensor] == pieces.dtype
         runs = find_runs(pieces.extent, pieces.itemsize, (pieces.dense, pieces.dense_strides), (pieces.local, pieces.local_strides))
         kept = kept_by(tensors, pieces.tensor)
-        self._plan = plan_of(READ, [(RDMABuffer(memory), merged(runs.only(same[runs.piece]), pieces.tensor))], kept)
+        self._plan = plan_of(READ, [(RDMABuffer(memory), merged(runs.only(np.flatnonzero(same[runs.piece])), pieces.tensor))], kept)
         self._casts = None if same.all() else Casts(tensors, pieces, np.flatnonzero(~same), memory)
 
     def run(self) -> None:

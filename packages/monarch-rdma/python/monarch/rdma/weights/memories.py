@@ -16,13 +16,14 @@ from monarch.rdma._machine.backend import check_backend
 from monarch.rdma._process.allocation import allocate
 from monarch.rdma._transfer.memory import Memory
 from monarch.rdma._transfer.operation import WRITE
-from monarch.rdma.weights.local_tensor import LocalTensor, local_tensors, table_of
+from monarch.rdma.weights.local_tensor import LocalTensors, local_tensors
 from monarch.rdma.weights.operations import kept_by, plan_of
 from monarch.rdma.weights.planner import dense_strides, find_runs, merged, placed
+from monarch.rdma.weights.table import products, sums
 from monarch.rdma.weights.words import CLOSING, WHOLE, WRITING, Words, state_of, version_of, word
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Mapping
     from typing import Any
 
     from monarch.rdma._buffers.plan import RDMAPlan
@@ -64,9 +65,9 @@ class Copies:
     def __init__(self, state: Mapping[str, Any], count: int, room: Room | None = None) -> None:
         self._state = state
         self._tensors = local_tensors(state)
-        live = table_of(self._tensors)
+        live = self._tensors.table
         itemsize = live.itemsize[live.tensor]
-        nbytes = live.shape.prod(axis=1) * itemsize
+        nbytes = products(live.shape) * itemsize
         start = placed(nbytes, itemsize)
         self.table = live._replace(start=start, strides=dense_strides(live.shape, itemsize))
         self._size = int(start[-1] + nbytes[-1]) if len(start) else 1
@@ -80,8 +81,8 @@ class Copies:
         """Readers have copies."""
 
     def end(self, version: int, wait: Callable[[int], None]) -> None:
-        if any(tensor.moved() for tensor in self._tensors):
-            self._tensors = _unchanged(self._tensors, local_tensors(self._state))
+        if self._tensors.moved():
+            self._tensors = unchanged(self._tensors, local_tensors(self._state))
             self._plans = [None] * len(self._plans)
         # A memory whose copy has failed has nothing; else the older version goes.
         slot = min(range(len(self.slots)), key=lambda i: self.words[i] if state_of(self.words[i]) == WHOLE else 0)
@@ -94,7 +95,7 @@ class Copies:
         self.words[slot] = word(version, WHOLE)
 
     def _plan(self, buffer: RDMABuffer) -> RDMAPlan:
-        live = table_of(self._tensors)
+        live = self._tensors.table
         runs = find_runs(live.shape, live.itemsize[live.tensor], (self.table.start, self.table.strides), (live.start, live.strides))
         runs = merged(runs, live.tensor)
         kept = kept_by(self._tensors, live.tensor)
@@ -111,30 +112,31 @@ class Live:
     def __init__(self, state: Mapping[str, Any]) -> None:
         self._state = state
         self._tensors = local_tensors(state)
-        table = table_of(self._tensors)
+        table = self._tensors.table
         self.words = Words(1)
         backend = check_backend()
         regions: list[RDMABuffer] = []
-        number: dict[int, int] = {}
-        first: list[int] = []
-        for i, tensor in enumerate(self._tensors):
-            low, high = _span(tensor)
-            first.append(low)
-            if tensor.parts:
-                number[i] = len(regions)
-                buffer = RDMABuffer.__new__(RDMABuffer)
-                register(buffer, Memory(low, high - low, True, tensor.data, tensor.device), True, None, backend)
-                regions.append(buffer)
+        # Blocks are in the order of their tensors. Empty tensors have none, and no region.
+        used, first, region = np.unique(table.tensor, return_index=True, return_inverse=True)
+        steps = (table.shape - 1) * table.strides
+        low = table.start + sums(np.minimum(steps, 0))
+        high = table.start + sums(np.maximum(steps, 0)) + table.itemsize[table.tensor]
+        if len(first):
+            low, high = np.minimum.reduceat(low, first), np.maximum.reduceat(high, first)
+        for i, start, end in zip(used.tolist(), low.tolist(), high.tolist(), strict=True):
+            buffer = RDMABuffer.__new__(RDMABuffer)
+            memory = Memory(start, end - start, True, self._tensors.data[i], self._tensors.device[i])
+            register(buffer, memory, True, None, backend)
+            regions.append(buffer)
         self.slots = [regions]
-        region = np.array([number[i] for i in table.tensor.tolist()], np.int64)
-        self.table = table._replace(region=region, start=table.start - np.array(first, np.int64)[table.tensor])
+        self.table = table._replace(region=region, start=table.start - low[region])
 
     def begin(self, wait: Callable[[int], None]) -> None:
         _close(self.words, 0, wait)
         self.words[0] = word(version_of(self.words[0]), WRITING)
 
     def end(self, version: int, wait: Callable[[int], None]) -> None:
-        if any(tensor.moved() for tensor in self._tensors):
+        if self._tensors.moved():
             raise RuntimeError("the memory of a tensor is another one than at publish: publish again, or with buffers=2")
         self.words[0] = word(version, WHOLE)
 
@@ -147,20 +149,31 @@ def _close(words: Words, slot: int, wait: Callable[[int], None]) -> None:
         wait(version)
 
 
-def _span(tensor: LocalTensor) -> tuple[int, int]:
-    """First and last address of the memory of a tensor; the last is excluded."""
-    steps = [(size - 1) * stride for size, stride in zip(tensor.shape, tensor.strides, strict=True)]
-    return tensor.address + sum(s for s in steps if s < 0), tensor.address + sum(s for s in steps if s > 0) + tensor.itemsize
-
-
-def _unchanged(before: Sequence[LocalTensor], now: list[LocalTensor]) -> list[LocalTensor]:
+def unchanged(before: LocalTensors, now: LocalTensors) -> LocalTensors:
     """The tensors, of which none has another layout than before; `ValueError` names one that has."""
-    for old, new in zip(before, now, strict=False):
-        if (old.name, old.dtype, old.whole, old.parts) != (new.name, new.dtype, new.whole, new.parts):
-            raise ValueError(f"tensor '{old.name}' has another layout than at publish: publish again")
-    if len(before) != len(now):
-        raise ValueError(f"the state dict had {len(before):,} tensors at publish, and has {len(now):,}: publish again")
+    columns = [(t.table.dtype, t.table.whole, t.table.tensor, t.table.low, t.table.shape, t.local) for t in (before, now)]
+    heads = [(t.table.names, t.table.dtypes, t.table.dims.tolist()) for t in (before, now)]
+    if heads[0] == heads[1] and all(map(np.array_equal, *columns)):
+        return now
+    old, new = _layouts(before), _layouts(now)
+    for i, (a, b) in enumerate(zip(old, new, strict=False)):
+        if a != b:
+            raise ValueError(f"tensor '{before.table.names[i]}' has another layout than at publish: publish again")
+    if len(old) != len(new):
+        raise ValueError(f"the state dict had {len(old):,} tensors at publish, and has {len(new):,}: publish again")
     return now
+
+
+def _layouts(tensors: LocalTensors) -> list[tuple[object, ...]]:
+    """The name, dtype, global shape and blocks of each tensor."""
+    table = tensors.table
+    skip: list[int] = (table.width - table.dims).tolist()
+    blocks: list[list[object]] = [[] for _ in skip]
+    for block, i in enumerate(map(int, table.tensor)):
+        blocks[i].append([column[block, skip[i] :].tolist() for column in (table.low, table.shape, tensors.local)])
+    whole = [table.whole[i, front:].tolist() for i, front in enumerate(skip)]
+    dtypes = [table.dtype_of(i) for i in range(len(skip))]
+    return list(zip(table.names, dtypes, whole, blocks, strict=True))
 
 
 def wait_until(done: Callable[[], bool], seconds: float) -> bool:

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from monarch.rdma._buffers.buffer import RDMABuffer
-    from monarch.rdma.weights.local_tensor import LocalTensor
+    from monarch.rdma.weights.local_tensor import LocalTensors
     from monarch.rdma.weights.planner import Runs
     from monarch.rdma.weights.table import Numbers
 
@@ -21,9 +21,10 @@ if TYPE_CHECKING:
 Kept = tuple[Any, int | None]
 
 
-def kept_by(tensors: Sequence[LocalTensor], numbers: Numbers) -> list[Kept]:
+def kept_by(tensors: LocalTensors, numbers: Numbers) -> list[Kept]:
     """The objects that keep the memory of these tensors, by number."""
-    return [(tensors[i].data, tensors[i].device) for i in map(int, numbers)]
+    kept = list(zip(tensors.data, tensors.device, strict=True))
+    return [kept[i] for i in numbers.tolist()]
 
 
 def plan_of(kind: int, copies: Sequence[tuple[RDMABuffer, Runs]], kept: Sequence[Kept] | None, keep: object = None) -> RDMAPlan:

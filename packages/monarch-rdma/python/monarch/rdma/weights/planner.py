@@ -19,6 +19,7 @@ import numpy as np
 
 from monarch.rdma.weights.box import slices
 from monarch.rdma.weights.errors import LayoutError
+from monarch.rdma.weights.table import every, products, sums
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -53,7 +54,8 @@ class Pieces(NamedTuple):
     tensor: Numbers  # P: of the target
     block: Numbers  # P: of the target
     itemsize: Numbers  # P: of the source
-    dtype: tuple[str, ...]  # P: of the source
+    dtypes: tuple[str, ...]  # those of the target, with the same numbers, and then others of the sources
+    dtype: Numbers  # P: of the source, a number of `dtypes`
     extent: Numbers  # P, D
     low: Numbers  # P, D: within the block of the target
     start: Numbers  # P: first byte in the region of the source
@@ -66,7 +68,7 @@ class Pieces(NamedTuple):
     @property
     def nbytes(self) -> int:
         """Bytes that the sources send."""
-        return int((self.extent.prod(axis=1) * self.itemsize).sum())
+        return int((products(self.extent) * self.itemsize).sum())
 
     @property
     def staging(self) -> int:
@@ -93,12 +95,12 @@ class Runs(NamedTuple):
         none = np.zeros((len(piece), 2), np.int64)
         return Runs(piece, there, here, nbytes, none + 1, none, none)
 
-    def only(self, index: NDArray[np.bool_] | Numbers) -> Runs:
-        return Runs(*(column[index] for column in self))
+    def only(self, index: Numbers) -> Runs:
+        return Runs(*(column.take(index, axis=0) for column in self))
 
     def size(self) -> int:
         """Bytes of all runs."""
-        return int((self.nbytes * self.counts.prod(axis=1)).sum())
+        return int((self.nbytes * products(self.counts)).sum())
 
     def rows(self) -> Numbers:
         """The rows of a table of copies: address, offset, bytes; then count and steps of the outer and of the inner dimension."""
@@ -114,8 +116,8 @@ class _Pairs(NamedTuple):
     low: Numbers
     high: Numbers
 
-    def only(self, index: NDArray[np.bool_] | Numbers) -> _Pairs:
-        return _Pairs(self.target[index], self.source[index], self.low[index], self.high[index])
+    def only(self, index: Numbers) -> _Pairs:
+        return _Pairs(*(column.take(index, axis=0) for column in self))
 
 
 class _Columns(NamedTuple):
@@ -131,8 +133,8 @@ class _Columns(NamedTuple):
     itemsize: Numbers
     dtype: Numbers
 
-    def only(self, index: NDArray[np.bool_] | Numbers) -> _Columns:
-        return _Columns(*(column[index] for column in self))
+    def only(self, index: Numbers) -> _Columns:
+        return _Columns(*(column.take(index, axis=0) for column in self))
 
 
 def find_pieces(target: Table, sources: Sequence[Source], *, rank: int = 0, cast: bool = False) -> Pieces:
@@ -163,7 +165,7 @@ def find_pieces(target: Table, sources: Sequence[Source], *, rank: int = 0, cast
 
 def _columns(target: Table, sources: Sequence[Source], width: int, dtypes: dict[str, int], cast: bool) -> _Columns:
     number = {name: i for i, name in enumerate(target.names)}
-    wanted = np.array([dtypes.setdefault(name, len(dtypes)) for name in target.dtypes], np.int64)
+    wanted = _numbered(target, dtypes)
     found: list[_Columns] = []
     # Most sources have the same tensors in the same order: the numbers are found once.
     names: tuple[str, ...] | None = None
@@ -173,7 +175,7 @@ def _columns(target: Table, sources: Sequence[Source], width: int, dtypes: dict[
         if table.names != names:
             names = table.names
             numbers = np.array([number.get(name, -1) for name in names], np.int64)
-        here = np.array([dtypes.setdefault(name, len(dtypes)) for name in table.dtypes], np.int64)
+        here = _numbered(table, dtypes)
         _check_alike(target, table, source.name, numbers, wanted, here, cast)
         tensor = numbers[table.tensor]
         rows = _Columns(
@@ -187,18 +189,24 @@ def _columns(target: Table, sources: Sequence[Source], width: int, dtypes: dict[
             table.itemsize[table.tensor],
             here[table.tensor],
         )
-        found.append(rows if (tensor >= 0).all() else rows.only(tensor >= 0))
+        found.append(rows if (tensor >= 0).all() else rows.only(np.flatnonzero(tensor >= 0)))
     if not found:
         raise LayoutError("the mesh has no process that publishes weights")
     joined = _Columns(*(np.concatenate(column) for column in zip(*found, strict=True)))
     return joined.only(np.argsort(joined.tensor, kind="stable"))
 
 
+def _numbered(table: Table, dtypes: dict[str, int]) -> Numbers:
+    """The dtypes of the tensors, as numbers that are the same for all tables."""
+    return np.array([dtypes.setdefault(name, len(dtypes)) for name in table.dtypes], np.int64)[table.dtype]
+
+
 def _check_alike(target: Table, table: Table, name: str, numbers: Numbers, wanted: Numbers, here: Numbers, cast: bool) -> None:
     """The tensors that both have are of the same shape and dtype."""
     known = np.flatnonzero(numbers >= 0)
     mine = numbers[known]
-    other = (table.whole[known] != target.whole[mine]).any(axis=1) | (table.dims[known] != target.dims[mine])
+    alike = table.whole.take(known, axis=0) == target.whole.take(mine, axis=0)
+    other = ~every(alike) | (table.dims[known] != target.dims[mine])
     if other.any():
         i = int(np.argmax(other))
         theirs, ours = _whole(table, int(known[i])), _whole(target, int(mine[i]))
@@ -206,7 +214,7 @@ def _check_alike(target: Table, table: Table, name: str, numbers: Numbers, wante
     other = here[known] != wanted[mine]
     if other.any() and not cast:
         i = int(np.argmax(other))
-        theirs, ours = table.dtypes[int(known[i])], target.dtypes[int(mine[i])]
+        theirs, ours = table.dtype_of(int(known[i])), target.dtype_of(int(mine[i]))
         raise _error(target.names[int(mine[i])], f"it is {theirs} in {name}, and {ours} in the target", "pass cast=True to convert it")
 
 
@@ -219,10 +227,9 @@ def _intersected(target: Table, columns: _Columns) -> _Pairs:
     count = np.searchsorted(columns.tensor, target.tensor, "right") - first
     block = np.repeat(np.arange(len(count)), count)
     source = _within(count) + np.repeat(first, count)
-    low = np.maximum(target.low[block], columns.low[source])
-    high = np.minimum((target.low + target.shape)[block], (columns.low + columns.shape)[source])
-    some = np.flatnonzero(np.all(high > low, axis=1))
-    return _Pairs(block, source, low, high).only(some)
+    low = np.maximum(target.low.take(block, axis=0), columns.low.take(source, axis=0))
+    high = np.minimum((target.low + target.shape).take(block, axis=0), (columns.low + columns.shape).take(source, axis=0))
+    return _Pairs(block, source, low, high).only(np.flatnonzero(every(high > low)))
 
 
 def _within(count: Numbers) -> Numbers:
@@ -269,7 +276,7 @@ def _chosen(target: Table, columns: _Columns, pairs: _Pairs, sources: Sequence[S
     near = (distance == np.repeat(distance[first], np.diff(edges))).astype(np.int64)
     count = np.add.reduceat(near, first) if len(first) else first
     # Position of the middle of the block in the target's bytes, shifted by the rank.
-    nbytes = target.shape.prod(axis=1) * target.itemsize[target.tensor]
+    nbytes = products(target.shape) * target.itemsize[target.tensor]
     position = (np.cumsum(nbytes) - nbytes / 2) / max(int(nbytes.sum()), 1)
     turn = (position[pairs.target[first]] + rank * _GOLDEN) % 1.0
     return pairs.only(np.sort(first + np.minimum((turn * count).astype(np.int64), count - 1)))
@@ -277,7 +284,7 @@ def _chosen(target: Table, columns: _Columns, pairs: _Pairs, sources: Sequence[S
 
 def _cut(target: Table, columns: _Columns, all_pairs: _Pairs, sources: Sequence[Source], wrong: NDArray[np.bool_], pairs: _Pairs) -> _Pairs:
     """The pairs, those of blocks that overlapping sources have by cutting off what is covered already, nearest sources first."""
-    kept = pairs.only(~wrong[pairs.target])
+    kept = pairs.only(np.flatnonzero(~wrong[pairs.target]))
     rows: list[tuple[int, int, tuple[int, ...], tuple[int, ...]]] = []
     edges = np.searchsorted(all_pairs.target, np.arange(len(wrong) + 1))
     for block in np.flatnonzero(wrong):
@@ -343,28 +350,40 @@ def _error(tensor: str, what: str, hint: str | None = None) -> LayoutError:
 
 def _located(target: Table, columns: _Columns, pairs: _Pairs, dtypes: tuple[str, ...]) -> Pieces:
     at, block = pairs.source, pairs.target
-    start = columns.start[at] + ((pairs.low - columns.low[at]) * columns.strides[at]).sum(axis=1)
-    order = np.lexsort((start, columns.region[at], columns.source[at]))
+    start = columns.start[at] + sums((pairs.low - columns.low.take(at, axis=0)) * columns.strides.take(at, axis=0))
+    order = _by_place(columns.source[at], columns.region[at], start)
     at, block, start = at[order], block[order], start[order]
-    low = pairs.low[order] - target.low[block]
-    extent = (pairs.high - pairs.low)[order]
+    low = pairs.low.take(order, axis=0) - target.low.take(block, axis=0)
+    extent = (pairs.high - pairs.low).take(order, axis=0)
     itemsize = columns.itemsize[at]
+    strides = target.strides.take(block, axis=0)
     return Pieces(
         columns.source[at],
         columns.region[at],
         target.tensor[block],
         block,
         itemsize,
-        tuple([dtypes[int(i)] for i in columns.dtype[at]]),
+        dtypes,
+        columns.dtype[at],
         extent,
         low,
         start,
-        columns.strides[at],
-        target.start[block] + (low * target.strides[block]).sum(axis=1),
-        target.strides[block],
-        placed(extent.prod(axis=1) * itemsize, itemsize),
+        columns.strides.take(at, axis=0),
+        target.start[block] + sums(low * strides),
+        strides,
+        placed(products(extent) * itemsize, itemsize),
         dense_strides(extent, itemsize),
     )
+
+
+def _by_place(source: Numbers, region: Numbers, start: Numbers) -> Numbers:
+    """The order by source, region and first byte."""
+    # Most sources have their tensors in the order of the target. Then a sort by source is enough, which takes linear time for 16 bits.
+    order = np.argsort(source.astype(np.int16), kind="stable")
+    ascending = np.ones(max(len(order) - 1, 0), bool)
+    for column in (start[order], region[order], source[order]):
+        ascending = (column[1:] > column[:-1]) | ((column[1:] == column[:-1]) & ascending)
+    return order if ascending.all() else np.lexsort((start, region, source))
 
 
 def dense_strides(extent: Numbers, itemsize: Numbers) -> Numbers:
@@ -399,11 +418,13 @@ def find_runs(extent: Numbers, itemsize: Numbers, there: tuple[Numbers, Numbers]
         run = np.where(inner, run * extent[:, dim], run)
         count[:, dim] = np.where(inner, 1, extent[:, dim])
     whole = np.arange(len(extent))
-    strided = np.flatnonzero((count != 1).any(axis=1))
+    once = every(count == 1)
+    strided = np.flatnonzero(~once)
     if not len(strided):
         return Runs.contiguous(whole, there[0], here[0], run)
-    rest = _strided(strided, run[strided], count[strided], (there[0][strided], there[1][strided]), (here[0][strided], here[1][strided]))
-    plain = np.flatnonzero((count == 1).all(axis=1))
+    far, near = ((start[strided], strides.take(strided, axis=0)) for start, strides in (there, here))
+    rest = _strided(strided, run[strided], count.take(strided, axis=0), far, near)
+    plain = np.flatnonzero(once)
     found = Runs.contiguous(plain, there[0][plain], here[0][plain], run[plain])
     joined = Runs(*(np.concatenate(columns) for columns in zip(found, rest, strict=True)))
     return joined.only(np.argsort(joined.piece, kind="stable"))
@@ -415,7 +436,7 @@ def _strided(piece: Numbers, run: Numbers, count: Numbers, there: tuple[Numbers,
     # Steps go up in the source.
     down = used & (there[1] < 0)
     steps = np.where(used, there[1], 0), np.where(used, here[1], 0)
-    far, near = (start + ((count - 1) * step * down).sum(axis=1) for start, step in zip((there[0], here[0]), steps, strict=True))
+    far, near = (start + sums((count - 1) * step * down) for start, step in zip((there[0], here[0]), steps, strict=True))
     dims = [count, *(np.where(down, -step, step) for step in steps)]
     dims = _by_step(dims)
     # A dimension that continues the next one is one with it.
@@ -455,7 +476,7 @@ def _by_step(dims: list[Numbers]) -> list[Numbers]:
 
 def _spread(count: Numbers, there: tuple[Numbers, Numbers], here: tuple[Numbers, Numbers]) -> tuple[Numbers, Numbers, Numbers]:
     """Each step of the dimensions as a row of its own: its number before, and its first bytes."""
-    times = count.prod(axis=1)
+    times = products(count)
     if (times == 1).all():
         return np.arange(len(count)), there[0], here[0]
     rows = np.repeat(np.arange(len(count)), times)
@@ -479,7 +500,7 @@ def merged(runs: Runs, group: Numbers) -> Runs:
     if len(runs.piece) < 2:
         return runs
     groups = group[runs.piece]
-    once = (runs.counts == 1).all(axis=1)
+    once = every(runs.counts == 1)
     follows = (
         (groups[1:] == groups[:-1])
         & (once[1:] & once[:-1])
@@ -494,4 +515,4 @@ def by_group(runs: Runs, group: Numbers) -> list[tuple[int, Runs]]:
     """The runs of each group; the groups are sorted."""
     groups = group[runs.piece]
     edges = [0, *(np.flatnonzero(groups[1:] != groups[:-1]) + 1).tolist(), len(groups)]
-    return [(int(groups[a]), runs.only(np.arange(a, b))) for a, b in pairwise(edges) if b > a]
+    return [(int(groups[a]), Runs(*(column[a:b] for column in runs))) for a, b in pairwise(edges) if b > a]

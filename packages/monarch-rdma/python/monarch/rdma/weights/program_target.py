@@ -14,7 +14,6 @@ from monarch.extension.program import answer_in, program_link
 from monarch.rdma.errors import RDMAError, RDMATimeoutError
 from monarch.rdma.weights.attaching import target_tensors
 from monarch.rdma.weights.commit import Commit
-from monarch.rdma.weights.local_tensor import table_of
 from monarch.rdma.weights.program_source import HANDLER
 from monarch.rdma.weights.shared_file import SharedFile
 from monarch.rdma.weights.target import Target
@@ -45,7 +44,7 @@ class ProgramPuller:
         tensors = target_tensors(into)
         collected = [_collected.popleft() for _ in range(len(_collected))]
         head = {"do": "attach", "wanted": wanted, "run": of.run_id, "ranks": of.ranks, "collected": collected}
-        answer = self._ask(head, f"attach to weights '{self.name}'", wanted.timeout, table_of(tensors).packed())
+        answer = self._ask(head, f"attach to weights '{self.name}'", wanted.timeout, tensors.table.packed())
         self._number: int = answer.head["target"]
         self.nbytes: int = answer.head["nbytes"]
         # The proc of this program has made it.

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from monarch.actor import Future
     from monarch.rdma._buffers.plan import RDMAPlan
-    from monarch.rdma.weights.local_tensor import LocalTensor
+    from monarch.rdma.weights.local_tensor import LocalTensors
     from monarch.rdma.weights.offer import Offer
     from monarch.rdma.weights.parent import Parent
     from monarch.rdma.weights.planner import Pieces
@@ -144,7 +144,7 @@ class Puller:
     def __init__(
         self,
         name: str,
-        tensors: Sequence[LocalTensor] | None,
+        tensors: LocalTensors | None,
         pieces: Pieces,
         feeds: dict[int, Feed],
         room: Callable[[int], memoryview] | None = allocate,
@@ -212,7 +212,8 @@ class Puller:
         assert self._into is not None
         feed = Feed("another target", offer)
         pieces = find_pieces(self._into, [Source(offer.table, 1, "another target")])
-        kept = kept_by(self._tensors or (), pieces.tensor) if self._memory is None else None
+        # A reader without tensors has a staging memory.
+        kept = None if self._tensors is None or self._memory is not None else kept_by(self._tensors, pieces.tensor)
         runs = find_runs(pieces.extent, pieces.itemsize, (pieces.start, pieces.strides), (pieces.local, pieces.local_strides))
         self._assign({0: feed}, pieces, runs, kept, self._memory)
         return feed

@@ -85,14 +85,13 @@ def ask_relay(proc: extension.ProcId, number: int) -> Future[bytes]:
 def staged_table(target: Table, pieces: Pieces) -> Table | None:
     """The pieces of a target as blocks of its staging memory; None if the sources have a tensor in different dtypes."""
     target = target.widened(pieces.extent.shape[1])
-    dtypes, itemsize = list(target.dtypes), target.itemsize.copy()
-    seen: dict[int, str] = {}
-    for tensor, dtype, size in zip(pieces.tensor.tolist(), pieces.dtype, pieces.itemsize.tolist(), strict=True):
-        if seen.setdefault(tensor, dtype) != dtype:
-            return None
-        dtypes[tensor], itemsize[tensor] = dtype, size
+    dtype, itemsize = target.dtype.copy(), target.itemsize.copy()
+    dtype[pieces.tensor], itemsize[pieces.tensor] = pieces.dtype, pieces.itemsize
+    if (dtype[pieces.tensor] != pieces.dtype).any():
+        return None
     return target._replace(
-        dtypes=tuple(dtypes),
+        dtypes=pieces.dtypes,
+        dtype=dtype,
         itemsize=itemsize,
         tensor=pieces.tensor,
         region=np.zeros_like(pieces.tensor),
@@ -106,7 +105,7 @@ def staged_table(target: Table, pieces: Pieces) -> Table | None:
 def needs(target: Table) -> str:
     """A digest of the boxes: the same for targets that need the same."""
     digest = hashlib.sha256(json.dumps([target.names, target.dtypes]).encode())
-    for column in (target.dims, target.whole, target.tensor, target.low, target.shape):
+    for column in (target.dtype, target.dims, target.whole, target.tensor, target.low, target.shape):
         digest.update(np.ascontiguousarray(column, "<i8").tobytes())
     return digest.hexdigest()
 

@@ -10,7 +10,6 @@ from monarch.extension.program import ProgramMesh, program_link
 from monarch.rdma._buffers.arguments import check_timeout
 from monarch.rdma._process.allocation import allocate
 from monarch.rdma.weights import attaching, member_source, program_source, program_target
-from monarch.rdma.weights.local_tensor import table_of
 from monarch.rdma.weights.puller import Puller
 from monarch.rdma.weights.source import Source
 from monarch.rdma.weights.target import Target
@@ -143,7 +142,7 @@ class Weights:
         tensors = attaching.target_tensors(into)
         room = allocate if buffers > 1 else None
         puller = attaching.attached(
-            wanted, wanted.until(), mesh, table_of(tensors), lambda pieces, feeds: Puller(wanted.name, tensors, pieces, feeds, room)
+            wanted, wanted.until(), mesh, tensors.table, lambda pieces, feeds: Puller(wanted.name, tensors, pieces, feeds, room)
         )
         return Target(puller, lambda version: version_of_all(wanted.name, mesh, version))
 
