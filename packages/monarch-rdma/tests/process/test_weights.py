@@ -364,6 +364,23 @@ def test_layouts_of_targets_are_passed_on():
     assert [(far > 0, near > 0) for far, near in values(generators.moved.call())] == [(True, False), (False, True), (True, False)]
 
 
+# Neither the words nor the memories were read before.
+@pytest.mark.parametrize(("published", "taken"), [(2, 2), (1, 1)])
+def test_first_pull_reads_a_stopped_source(published, taken):
+    trainers, generators = meshes(2, 1)
+    trainers.publish.call(buffers=published).get()
+    generators.attach.call(trainers, buffers=taken).get()
+    pids = values(trainers.pid.call())
+    for pid in pids:
+        os.kill(pid, signal.SIGSTOP)
+    try:
+        assert values(generators.pull.call()) == [0]
+    finally:
+        for pid in pids:
+            os.kill(pid, signal.SIGCONT)
+    assert values(generators.version.call()) == [(0, 0)]
+
+
 @pytest.mark.parametrize("sign", [signal.SIGKILL, signal.SIGSTOP])
 def test_reader_that_is_gone_delays_no_other(sign):
     trainers, generators = chain(3, 1 << 12)
@@ -510,7 +527,8 @@ def test_arguments_that_attach_refuses(options, error, text):
 def test_arguments_that_publish_refuses():
     for options, error, text in (
         ({"buffers": 0}, ValueError, "buffers must be 1 or 2"),
-        ({"wait": -1}, ValueError, "must not be negative"),
+        ({"wait": -1}, ValueError, "wait must not be negative, got -1"),
+        ({"wait": "1"}, TypeError, "wait must be a number of seconds, got str"),
         ({"state_dict": {"a": 3}}, TypeError, "tensor 'a'"),
         ({"name": 5}, TypeError, "the name of weights is a text"),
     ):

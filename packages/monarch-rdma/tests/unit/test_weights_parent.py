@@ -24,7 +24,7 @@ class Feed:
         self.now = self.script.pop(0) if len(self.script) > 1 else self.script[0]
         return SimpleNamespace(get=lambda: None)
 
-    def fetch(self, version, timeout):
+    def fetch(self, version, until):
         def get():
             if self.error is not None:
                 raise self.error

@@ -16,14 +16,14 @@ if TYPE_CHECKING:
 _U64 = 1 << 64
 
 
-def check_timeout(timeout: Any) -> float:
-    """Seconds: `TypeError` unless a number, `ValueError` for a negative one or NaN, `OverflowError` beyond 64 bits."""
+def check_timeout(timeout: Any, name: str = "timeout") -> float:
+    """Seconds: `TypeError` unless a number, `ValueError` for a negative one or NaN, `OverflowError` beyond 64 bits; with this name."""
     if not isinstance(timeout, (int, float)) or isinstance(timeout, bool):
-        raise TypeError(f"timeout must be a number of seconds, got {type(timeout).__name__}")
+        raise TypeError(f"{name} must be a number of seconds, got {type(timeout).__name__}")
     if not timeout >= 0:
-        raise ValueError(f"timeout must not be negative, got {timeout}")
+        raise ValueError(f"{name} must not be negative, got {timeout}")
     if timeout >= _U64:
-        raise OverflowError(f"timeout of {timeout} s is beyond 64 bits")
+        raise OverflowError(f"{name} of {timeout} s is beyond 64 bits")
     return float(timeout)
 
 

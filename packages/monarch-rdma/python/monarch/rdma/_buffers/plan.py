@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from monarch.rdma._transfer.remote_buffer import RemoteBuffer
 
 # Seconds that the preparation waits for owners that do not answer. The first submit finds missing information.
-_OPENING = 2.0
+OPENING = 2.0
 
 
 class RDMAPlan:
@@ -112,9 +112,9 @@ def is_for_hosts(buffers: Sequence[RemoteBuffer]) -> bool:
     return all(isinstance(buffer.__core__, Handle) and path_of(buffer) is HOST_MEMORY for buffer in buffers)
 
 
-def opened(plan: RDMAPlan) -> RDMAPlan:
-    """The plan, with its paths opened."""
-    plan.__core__.open(_OPENING)
+def opened(plan: RDMAPlan, within: float = OPENING) -> RDMAPlan:
+    """The plan, with its paths opened as far as the owners answer within these seconds."""
+    plan.__core__.open(min(within, OPENING))
     return plan
 
 

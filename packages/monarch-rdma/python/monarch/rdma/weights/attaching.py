@@ -72,6 +72,7 @@ def attached(wanted: Wanted, until: float, mesh: MeshView, table: Table, make: C
     sources = [Source(offer.table, distances[rank], rank_name(rank, mesh)) for rank, offer in enumerate(offers)]
     pieces = find_pieces(table, sources, rank=me.rank, cast=wanted.cast)
     puller = make(pieces, {rank: Feed(rank_name(rank, mesh), offer) for rank, offer in enumerate(offers)})
+    puller.open(until)
     fan_out = wanted.fan_out
     if fan_out:
         relay = puller.serve(table, pieces)

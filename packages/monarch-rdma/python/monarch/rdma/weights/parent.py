@@ -39,7 +39,7 @@ class Feed(Protocol):
 
     def look(self, timeout: float) -> Future[None]: ...
 
-    def fetch(self, version: int, timeout: float) -> Future[None]: ...
+    def fetch(self, version: int, until: float) -> Future[None]: ...
 
     def versions(self) -> set[int]: ...
 
@@ -141,7 +141,7 @@ class Parent:
             if version >= oldest:
                 begin(version)
                 before = time.monotonic()
-                feed.fetch(version, _seconds(until, slow)).get()
+                feed.fetch(version, min(until, before + slow)).get()
                 feed.look(_seconds(until, slow)).get()
                 if feed.has(version):
                     self._skipped = self._late = 0

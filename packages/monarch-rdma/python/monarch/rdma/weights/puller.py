@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from monarch import extension
-from monarch.rdma._buffers.plan import opened
+from monarch.rdma._buffers.plan import OPENING, opened
 from monarch.rdma._process.allocation import allocate
 from monarch.rdma._transfer.operation import READ
 from monarch.rdma.errors import RDMAError, RDMAPeerLostError, RDMAReleasedError, RDMATimeoutError
@@ -93,6 +93,10 @@ class Feed:
         self._oldest, self._forgotten = max(value, self._oldest), now + self._wait
         return self._write(self._oldest, timeout)
 
+    def introduce(self, timeout: float) -> Future[None] | None:
+        """Opens the word of announcements."""
+        return None if self._announcement is None else self._write(0, timeout)
+
     def withdraw(self, timeout: float) -> Future[None] | None:
         """Ends the announcement."""
         if not self._oldest:
@@ -109,14 +113,22 @@ class Feed:
         self._announced[:] = value.to_bytes(8, sys.byteorder)
         return self._announcement.write_from(memoryview(self._announced), timeout=timeout)
 
-    def fetch(self, version: int, timeout: float) -> Future[None]:
+    def fetch(self, version: int, until: float) -> Future[None]:
         """Reads the weights of the version."""
-        slot = self._slot(version)
+        plan = self._plan(self._slot(version), until)
+        return plan.submit(timeout=_left(until))
+
+    def prepare(self, until: float) -> None:
+        """Plans the reads of all memories, and opens them, so that later reads need no answer of the source."""
+        for slot in range(len(self._slots)):
+            self._plan(slot, until)
+
+    def _plan(self, slot: int, until: float) -> RDMAPlan:
         plan = self._plans.get(slot)
         if plan is None:
             copies = [(self._slots[slot][region], runs) for region, runs in self._runs]
-            plan = self._plans[slot] = opened(plan_of(READ, copies, self._kept, self._keep))
-        return plan.submit(timeout=timeout)
+            plan = self._plans[slot] = opened(plan_of(READ, copies, self._kept, self._keep), _left(until))
+        return plan
 
     def _slot(self, version: int) -> int:
         return next(i for i, value in enumerate(self.values.tolist()) if is_there(value, version))
@@ -217,6 +229,15 @@ class Puller:
         runs = find_runs(pieces.extent, pieces.itemsize, (pieces.start, pieces.strides), (pieces.local, pieces.local_strides))
         self._assign({0: feed}, pieces, runs, kept, self._memory)
         return feed
+
+    def open(self, until: float) -> None:
+        """Opens the words and memories of the sources. The first pull opens what has not been opened in time, and raises errors."""
+        until = min(until, time.monotonic() + OPENING)
+        with suppress(RDMAError):
+            self._newest(until)
+            self._all([feed.introduce(_left(until)) for feed in self._feeds])
+        for feed in self._feeds:
+            feed.prepare(until)
 
     def _begin(self, version: int) -> None:
         """Bytes of the version begin to arrive."""
@@ -323,7 +344,7 @@ class Puller:
         self._begin(version)
         start = time.monotonic()
         self.from_sources += self.nbytes
-        self._all([feed.fetch(version, _left(until)) for feed in self._feeds])
+        self._all([feed.fetch(version, until) for feed in self._feeds])
         self._all([feed.look(_left(until)) for feed in self._feeds])
         if not all(feed.has(version) for feed in self._feeds):
             self.retries += 1

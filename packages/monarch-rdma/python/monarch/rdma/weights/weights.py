@@ -67,7 +67,7 @@ class Weights:
         """
         if buffers not in (1, 2):
             raise ValueError(f"buffers must be 1 or 2, got {buffers!r}")
-        seconds = check_timeout((_WAIT if buffers == 1 else 0) if wait is None else wait)
+        seconds = check_timeout((_WAIT if buffers == 1 else 0) if wait is None else wait, "wait")
         link = program_link()
         if link is None:
             return Source(member_source.publish(_checked(name), dict(state_dict), buffers, seconds))
