@@ -6,12 +6,14 @@
 |---|---|
 | plan | 37,000 tensors of 8 trainers (rows) for one of 4 generators (rows and columns): the plan, in processor time; `attach`; pulls |
 | shm, tcp | `--mib` of weights of 8 trainers for 4 generators, all at once, on one host or two; bytes moved; ratio to raw reads |
+| gloo | the same on one host, beside a broadcast of the rows and a gather and scatter of the tensors with gloo, by PyTorch |
 | fan | `--mib` of weights of one trainer for 8 generators that need all of them, all at once: what the source sends |
 | mixture | `--pulls` pulls of two generators while the trainer updates without a pause |
 | memory | the memory of trainer and generator over 1,000 versions |
 
 A raw read is one batch of 8 reads of `RDMABuffer` for each generator, with as many bytes as its pull moves, in memory that was used before.
-The trainers of `tcp` are in another network namespace (needs root). A ratio is that of one round; a line has the medians.
+The trainers of `tcp` are in another network namespace (needs root). `gloo` runs with PyTorch: `python -m tools.with_torch python
+bench/weights.py gloo`; it is not among the parts by default. A ratio is that of one round; a line has the medians.
 """
 
 from __future__ import annotations
@@ -21,13 +23,14 @@ import contextlib
 import json
 import statistics
 import sys
+import tempfile
 import threading
 import time
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from requirement import Requirement, program, require, root
+from requirement import Requirement, module, program, require, root
 
 from monarch.actor import Actor, current_rank, endpoint, this_host
 from monarch.rdma import RDMAAction, RDMABuffer, allocate
@@ -37,6 +40,11 @@ from monarch.rdma.weights.planner import Source, find_pieces, find_runs, merged
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "packages" / "monarch-rdma" / "tests"))
 from other_hosts import other_hosts
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from weights_gloo import Gloo
 
 PARTS = ("plan", "shm", "tcp", "fan", "mixture", "memory")
 TENSORS = 37_000
@@ -54,22 +62,57 @@ def shapes(count: int, width: int) -> dict[str, tuple[int, ...]]:
     return found
 
 
-def of_rank(count: int, width: int, ranks: int, rank: int, turning: bool) -> dict[str, Any]:
+def boxes(count: int, width: int, ranks: int, rank: int, turning: bool) -> dict[str, Box]:
     """The rows of a rank; or rows and columns in turn, and the tensors of one dimension as a whole."""
-    state: dict[str, Any] = {}
+    found: dict[str, Box] = {}
     for i, (name, shape) in enumerate(shapes(count, width).items()):
         low, size = [0] * len(shape), list(shape)
         if not turning or len(shape) > 1:
             dim = i % 2 if turning else 0
             low[dim], size[dim] = shape[dim] // ranks * rank, shape[dim] // ranks
-        state[name] = (np.zeros(size, np.float32), Box(low, size, shape))
-    return state
+        found[name] = Box(low, size, shape)
+    return found
 
 
-class Trainer(Actor):
+def of_rank(count: int, width: int, ranks: int, rank: int, turning: bool) -> dict[str, Any]:
+    return {name: (np.zeros(box.shape, np.float32), box) for name, box in boxes(count, width, ranks, rank, turning).items()}
+
+
+def group(store: str, count: int, width: int, rank: int, state: Mapping[str, Any]) -> Gloo:
+    from weights_gloo import Gloo
+
+    rows = [boxes(count, width, TRAINERS, i, False) for i in range(TRAINERS)]
+    return Gloo(store, rows, [boxes(count, width, GENERATORS, i, True) for i in range(GENERATORS)], rank, state)
+
+
+class Member(Actor):
+    """A rank of the group with gloo."""
+
+    state: dict[str, Any]
+
+    @endpoint
+    def join(self, store: str, count: int, width: int, first: int) -> None:
+        self.gloo = group(store, count, width, first + current_rank()["gpus"], self.state)
+
+    @endpoint
+    def broadcast(self) -> float:
+        start = time.perf_counter()
+        self.gloo.broadcast()
+        return time.perf_counter() - start
+
+    @endpoint
+    def gather_and_scatter(self) -> float:
+        start = time.perf_counter()
+        self.gloo.gather_and_scatter()
+        return time.perf_counter() - start
+
+
+class Trainer(Member):
     @endpoint
     def publish(self, count: int, width: int) -> None:
         self.state = of_rank(count, width, current_rank().size("gpus"), current_rank()["gpus"], False)
+        for array, _ in self.state.values():
+            array.fill(current_rank()["gpus"] + 1)
         self.source = Weights.publish("policy", self.state)
 
     @endpoint
@@ -120,7 +163,7 @@ class Trainer(Actor):
         return used()
 
 
-class Generator(Actor):
+class Generator(Member):
     @endpoint
     def attach(self, trainers: Any, count: int, width: int, ranks: int, buffers: int) -> tuple[float, int, int]:
         self.state = of_rank(count, width, ranks, current_rank()["gpus"], True)
@@ -133,6 +176,15 @@ class Generator(Actor):
         start = time.perf_counter()
         self.target.pull().get()
         return time.perf_counter() - start
+
+    @endpoint
+    def sum(self) -> float:
+        """The sum of all tensors, which are zeros afterwards."""
+        total = 0.0
+        for array, _ in self.state.values():
+            total += float(array.sum(dtype=np.float64))
+            array.fill(0)
+        return total
 
     @endpoint
     def prepare(self, buffers: list[RDMABuffer]) -> None:
@@ -218,10 +270,15 @@ def plan(rounds: int) -> None:
         print(milliseconds(pulls))
 
 
-def layouts(path: str, mib: int, rounds: int) -> None:
+def layers(mib: int) -> tuple[int, int]:
+    """The number of tensors of about that many bytes, and their width."""
     count, width = 7, 2048
     scale = mib * MIB // sum(4 * int(np.prod(shape)) for shape in shapes(count, width).values())
-    count *= max(scale, 1)
+    return count * max(scale, 1), width
+
+
+def layouts(path: str, mib: int, rounds: int) -> None:
+    count, width = layers(mib)
     with contextlib.ExitStack() as stack:
         hosts = stack.enter_context(other_hosts()) if path == "tcp" else this_host()
         trainers = stack.enter_context(hosts.spawn_procs({"gpus": TRAINERS})).spawn("trainers", Trainer)
@@ -247,6 +304,51 @@ def layouts(path: str, mib: int, rounds: int) -> None:
                 f"pull {milliseconds(times['pull'])}, raw {milliseconds(times['raw'])}, "
                 f"share {statistics.median(ratios):.2f} ({ratios[0]:.2f} to {ratios[-1]:.2f}); update {milliseconds(times['update'])}"
             )
+
+
+def gloo(mib: int, rounds: int) -> None:
+    count, width = layers(mib)
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        this_host().spawn_procs({"gpus": TRAINERS}) as near,
+        this_host().spawn_procs({"gpus": GENERATORS}) as far,
+    ):
+        trainers, generators = near.spawn("trainers", Trainer), far.spawn("generators", Generator)
+        trainers.publish.call(count, width).get()
+        found = generators.attach.call(trainers, count, width, GENERATORS, 2).get().values()
+        generators.prepare.call(trainers.share.call(found[0][1] // TRAINERS).get().values()).get()
+        store = f"{folder}/store"
+        joining = [trainers.join.call(store, count, width, 0), generators.join.call(store, count, width, TRAINERS)]
+        for future in joining:
+            future.get()
+
+        def both(name: str) -> float:
+            calls = [getattr(mesh, name).call() for mesh in (trainers, generators)]
+            return max(max(call.get().values()) for call in calls)
+
+        times: dict[str, list[float]] = {"raw": [], "pull": [], "broadcast": [], "gather_and_scatter": []}
+        expected = None
+        for turn in range(rounds + 1):
+            trainers.update.call().get()
+            cases: list[tuple[str, Callable[[], float]]] = [
+                ("pull", lambda: max(generators.pull.call().get().values())),
+                ("raw", lambda: max(generators.raw.call().get().values())),
+                ("broadcast", lambda: both("broadcast")),
+                ("gather_and_scatter", lambda: both("gather_and_scatter")),
+            ]
+            for name, run in cases[:: -1 if turn % 2 else 1]:
+                seconds = run()
+                if not turn and name != "raw":  # all give the same weights
+                    sums = generators.sum.call().get().values()
+                    expected = expected or sums
+                    assert sums == expected and all(sums), name
+                if turn:
+                    times[name].append(seconds)
+    print(f"gloo, {sum(row[1] for row in found) / 1e6:.0f} MB:", end=" ")
+    for name, seconds in times.items():
+        ratios = sorted(other / pull for other, pull in zip(seconds, times["pull"], strict=True))
+        beside = "" if name == "pull" else f", {statistics.median(ratios):.2f} of the pull's ({ratios[0]:.2f} to {ratios[-1]:.2f})"
+        print(f"{name} {milliseconds(seconds)}{beside}", end="\n" if name == "gather_and_scatter" else "; ")
 
 
 def fan(mib: int, rounds: int) -> None:
@@ -301,14 +403,17 @@ def main() -> None:
     parser.add_argument("--mib", type=int, default=256)
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--pulls", type=int, default=100_000)
-    parser.add_argument("parts", nargs="*", choices=[*PARTS, []], metavar="PART")
+    parser.add_argument("parts", nargs="*", choices=[*PARTS, "gloo", []], metavar="PART")
     options = parser.parse_args()
     parts = options.parts or PARTS
     needs: list[Requirement] = [root("a host is a network namespace"), program("unshare", "apt-get install util-linux")]
-    require(*(needs if "tcp" in parts else []))
+    with_torch = module("torch", "python -m tools.side_venv torch, then python -m tools.with_torch python bench/weights.py gloo")
+    require(*(needs if "tcp" in parts else []), *([with_torch] if "gloo" in parts else []))
     for part in parts:
         if part == "plan":
             plan(options.rounds)
+        elif part == "gloo":
+            gloo(options.mib, options.rounds)
         elif part == "fan":
             fan(options.mib, options.rounds)
         elif part == "mixture":
