@@ -12,8 +12,9 @@
 | memory | the memory of trainer and generator over 1,000 versions |
 
 A raw read is one batch of 8 reads of `RDMABuffer` for each generator, with as many bytes as its pull moves, in memory that was used before.
-The trainers of `tcp` are in another network namespace (needs root). `gloo` runs with PyTorch: `python -m tools.with_torch python
-bench/weights.py gloo`; it is not among the parts by default. A ratio is that of one round; a line has the medians.
+No two generators read the same bytes, and the bytes were written just before, like those of a pull. The trainers of `tcp` are in another
+network namespace (needs root). `gloo` needs PyTorch: `python -m tools.with_torch python bench/weights.py gloo`; it is no default.
+A ratio is that of one round; a line has the medians.
 """
 
 from __future__ import annotations
@@ -44,6 +45,7 @@ from other_hosts import other_hosts
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
+    from numpy.typing import NDArray
     from weights_gloo import Gloo
 
 PARTS = ("plan", "shm", "tcp", "fan", "mixture", "memory")
@@ -108,6 +110,8 @@ class Member(Actor):
 
 
 class Trainer(Member):
+    shared: NDArray[np.uint8] | None = None
+
     @endpoint
     def publish(self, count: int, width: int) -> None:
         self.state = of_rank(count, width, current_rank().size("gpus"), current_rank()["gpus"], False)
@@ -120,13 +124,21 @@ class Trainer(Member):
         start = time.perf_counter()
         with self.source.update():
             pass
-        return time.perf_counter() - start
+        seconds = time.perf_counter() - start
+        if self.shared is not None:
+            self.rewrite()
+        return seconds
 
     @endpoint
     def share(self, nbytes: int) -> RDMABuffer:
-        self.memory = allocate(nbytes)
-        self.memory[:] = bytes(nbytes)
-        return RDMABuffer(self.memory, readonly=True)
+        memory = allocate(nbytes)
+        self.shared = np.frombuffer(memory, np.uint8)
+        self.rewrite()
+        return RDMABuffer(memory, readonly=True)
+
+    def rewrite(self) -> None:
+        """Writes what raw reads copy, as an update writes what pulls copy: bytes that are in a cache would be read faster."""
+        self.shared[:] = self.source.version % 256
 
     @endpoint
     def publish_number(self, count: int) -> None:
@@ -188,11 +200,12 @@ class Generator(Member):
 
     @endpoint
     def prepare(self, buffers: list[RDMABuffer]) -> None:
-        self.memory = allocate(sum(buffer.size() for buffer in buffers))
-        action, place = RDMAAction(), 0
-        for buffer in buffers:
-            action.read_remote(self.memory[place : place + buffer.size()], buffer)
-            place += buffer.size()
+        rank, count = current_rank()["gpus"], current_rank().size("gpus")
+        size = buffers[0].size() // count
+        self.memory = allocate(size * len(buffers))
+        action = RDMAAction()
+        for i, buffer in enumerate(buffers):
+            action.read_remote(self.memory[i * size : (i + 1) * size], buffer.restrict(offset=rank * size, length=size))
         self.plan = action.prepare()
 
     @endpoint
@@ -287,7 +300,7 @@ def layouts(path: str, mib: int, rounds: int) -> None:
             generators = stack.enter_context(this_host().spawn_procs({"gpus": GENERATORS})).spawn("generators", Generator)
             found = generators.attach.call(trainers, count, width, GENERATORS, buffers).get().values()
             moved, needed = (sum(row[i] for row in found) for i in (1, 2))
-            generators.prepare.call(trainers.share.call(found[0][1] // TRAINERS).get().values()).get()
+            generators.prepare.call(trainers.share.call(found[0][1] // TRAINERS * GENERATORS).get().values()).get()
             times: dict[str, list[float]] = {"raw": [], "pull": [], "update": []}
             for turn in range(rounds + 2):
                 update = max(trainers.update.call().get().values())
@@ -316,7 +329,7 @@ def gloo(mib: int, rounds: int) -> None:
         trainers, generators = near.spawn("trainers", Trainer), far.spawn("generators", Generator)
         trainers.publish.call(count, width).get()
         found = generators.attach.call(trainers, count, width, GENERATORS, 2).get().values()
-        generators.prepare.call(trainers.share.call(found[0][1] // TRAINERS).get().values()).get()
+        generators.prepare.call(trainers.share.call(found[0][1] // TRAINERS * GENERATORS).get().values()).get()
         store = f"{folder}/store"
         joining = [trainers.join.call(store, count, width, 0), generators.join.call(store, count, width, TRAINERS)]
         for future in joining:
