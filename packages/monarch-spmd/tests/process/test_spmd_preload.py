@@ -19,7 +19,7 @@ Program = Callable[..., str]
 STATE = """
 import json, os, signal, sys, threading
 main = sys.modules["__main__"]
-OTHERS = ("TORCHELASTIC_", "MONARCH_COMMAND", "MONARCH_SPMD", "MASTER_PORT")
+OTHERS = ("TORCHELASTIC_", "MONARCH_COMMAND", "MONARCH_PROGRAM", "MONARCH_SPMD", "MASTER_PORT")
 found = {
     "argv": sys.argv, "orig_argv": sys.orig_argv, "path": sys.path, "cwd": os.getcwd(), "flags": str(sys.flags), "name": __name__,
     "file": __file__, "is_main": main.__dict__ is globals(), "names": {n: str(type(v)) for n, v in globals().items() if n.startswith("__")},
