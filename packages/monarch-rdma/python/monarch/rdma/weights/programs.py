@@ -1,6 +1,6 @@
 """The weights of programs that this proc runs: it is the source of what they publish, and pulls what they attach to.
 
-An entry point of the group `monarch.program`. A program sends requests; memory that both share has the weights and the words of versions.
+A program sends requests (`program_handler`); memory that both share has the weights and the words of versions.
 """
 
 from __future__ import annotations
