@@ -9,6 +9,7 @@
 | gloo | the same on one host, beside a broadcast of the rows and a gather and scatter of the tensors with gloo, by PyTorch |
 | fan | `--mib` of weights of one trainer for 8 generators that need all of them, all at once: what the source sends |
 | mixture | `--pulls` pulls of two generators while the trainer updates without a pause |
+| kills | the same from two trainers that step together; in each of 20 rounds a trainer or a generator is killed in the midst of it |
 | memory | the memory of trainer and generator over 1,000 versions |
 
 A raw read is one batch of 8 reads of `RDMABuffer` for each generator, with as many bytes as its pull moves, in memory that was used before.
@@ -22,6 +23,9 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
+import os
+import random
+import signal
 import statistics
 import sys
 import tempfile
@@ -33,8 +37,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from requirement import Requirement, module, program, require, root
 
-from monarch.actor import Actor, current_rank, endpoint, this_host
-from monarch.rdma import RDMAAction, RDMABuffer, allocate
+import monarch.actor
+from monarch.actor import Actor, MonarchError, current_rank, endpoint, this_host
+from monarch.rdma import RDMAAction, RDMABuffer, RDMAPeerLostError, allocate
 from monarch.rdma.weights import Box, Weights
 from monarch.rdma.weights.local_tensor import local_tensors
 from monarch.rdma.weights.planner import Source, find_pieces, find_runs, merged
@@ -48,7 +53,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
     from weights_gloo import Gloo
 
-PARTS = ("plan", "shm", "tcp", "fan", "mixture", "memory")
+PARTS = ("plan", "shm", "tcp", "fan", "mixture", "kills", "memory")
 TENSORS = 37_000
 TRAINERS, GENERATORS = 8, 4
 MIB = 1 << 20
@@ -89,6 +94,10 @@ def group(store: str, count: int, width: int, rank: int, state: Mapping[str, Any
 
 class Member(Actor):
     """A rank of the group with gloo."""
+
+    @endpoint
+    def pid(self) -> int:
+        return os.getpid()
 
     state: dict[str, Any]
 
@@ -142,8 +151,11 @@ class Trainer(Member):
 
     @endpoint
     def publish_number(self, count: int) -> None:
-        self.number = np.zeros(count, np.int64)
-        self.source = Weights.publish("policy", {"number": self.number})
+        """The part of this rank of so many numbers, which all are the version."""
+        size = count // current_rank().size("gpus")
+        self.number = np.zeros(size, np.int64)
+        box = Box((size * current_rank()["gpus"],), (size,), (count,))
+        self.source = Weights.publish("policy", {"number": (self.number, box)})
         self.go_on = True
 
     @endpoint
@@ -232,6 +244,18 @@ class Generator(Member):
             wrong += not (self.number == version).all()
             seen.add(version)
         return wrong, len(seen), self.target.__core__.retries
+
+    @endpoint
+    def pull_until_lost(self, times: int) -> tuple[int, int]:
+        """Mixtures, and new versions until so many have come or a trainer has ended. An error leaves the tensors as they were."""
+        wrong, done, last = 0, 0, -1
+        with contextlib.suppress(RDMAPeerLostError):
+            while done < times:
+                version = self.target.pull().get()
+                wrong += not (self.number == version).all()
+                done, last = done + (version != last), version
+        wrong += not (self.number == self.number[0]).all()
+        return wrong, done
 
     @endpoint
     def memory_used(self) -> int:
@@ -394,6 +418,50 @@ def mixture(pulls: int) -> None:
     print(f"{pulls:,} pulls of {8 * count >> 10} KiB: {wrong} mixtures, {seen:,} versions pulled of {version:,}, {again:,} read again")
 
 
+def kills(pulls: int, rounds: int = 20) -> None:
+    """A killed trainer ends both trainers, as a group of ranks does; then all that have ended are replaced, and attach again."""
+    count, chance = 1 << 15, random.Random(1)
+    killed, monarch.actor.unhandled_fault_hook = {"trainer": 0, "generator": 0}, lambda _: None
+    over = threading.Event()
+    trainers: Any = None
+    generators: list[Any] = [None, None]
+    wrong = done = 0
+
+    def step(trainers: Any, pid: int, until: int) -> None:
+        with contextlib.suppress(MonarchError):
+            while not over.is_set():
+                trainers.train.call(1).get()
+                until -= 1
+                if until == 0:
+                    os.kill(pid, signal.SIGKILL)
+
+    while done < pulls:
+        if trainers is None:
+            trainers = this_host().spawn_procs({"gpus": 2}, name="trainers").spawn("trainer", Trainer)
+            trainers.publish_number.call(count).get()
+        for i in range(2):
+            generators[i] = generators[i] or this_host().spawn_procs({"gpus": 1}, name=f"generators{i}").spawn("generator", Generator)
+            generators[i].attach_number.call_one(trainers, count).get()
+        kind = ("trainer", "generator")[sum(killed.values()) % 2]
+        pid = (trainers.slice(gpus=0) if kind == "trainer" else generators[0]).pid.call_one().get()
+        pulling = [generator.pull_until_lost.call_one(pulls // rounds).start() for generator in generators]
+        training = threading.Thread(target=step, args=(trainers, pid, chance.randrange(50, 1000)))
+        over.clear()
+        training.start()
+        for future in pulling:
+            with contextlib.suppress(MonarchError):  # the generator was killed
+                bad, more = future.get()
+                wrong, done = wrong + bad, done + more
+        over.set()
+        training.join()
+        killed[kind] += 1
+        if kind == "trainer":
+            trainers = None
+        else:
+            generators[0] = None
+    print(f"{done:,} pulls of new versions of {8 * count >> 10} KiB, {json.dumps(killed)} killed: {wrong} mixtures")
+
+
 def memory(versions: int = 1000) -> None:
     count = 1 << 20
     with this_host().spawn_procs({"gpus": 1}) as near, this_host().spawn_procs({"gpus": 1}) as far:
@@ -431,6 +499,8 @@ def main() -> None:
             fan(options.mib, options.rounds)
         elif part == "mixture":
             mixture(options.pulls)
+        elif part == "kills":
+            kills(options.pulls)
         elif part == "memory":
             memory()
         else:
