@@ -1,4 +1,4 @@
-"""The entry point `monarch-rdma.weights` of the group `monarch.program`. Entry points load without the extras of their wheel, such as NumPy."""
+"""The entry point `monarch-rdma.weights` of the group `monarch.program`. It loads without the extras of the wheel, such as NumPy."""
 
 from __future__ import annotations
 
