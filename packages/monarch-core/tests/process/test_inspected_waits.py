@@ -116,6 +116,25 @@ def test_failure_of_an_owned_mesh_is_shown(monkeypatch: pytest.MonkeyPatch) -> N
     procs.stop().get()
 
 
+def test_newest_of_many_failures_are_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(monarch.actor, "unhandled_fault_hook", lambda failure: None)
+    monkeypatch.setattr("monarch._core.observe.waits._MOST_FAILURES", 4)
+    monkeypatch.setattr("monarch._core.observe.waits._SHARE", 1)
+    meshes = [this_host().spawn_procs({"procs": 3}, name=f"many{number}").spawn(f"many{number}", Held) for number in range(3)]
+    for mesh in meshes:
+        for pid in mesh.pid.call().get().values():
+            os.kill(pid, signal.SIGKILL)
+        for rank in range(3):
+            with pytest.raises(SupervisionError):
+                mesh.slice(procs=rank).pid.call_one().get()
+
+    def names() -> list[str]:
+        return [one["name"] for one in answers("failures")]
+
+    # The meshes of procs have failed, too. Older failures have no room.
+    eventually("the newest failures are shown", names, lambda seen: seen == ["many1", "many1", "many2", "many2"])
+
+
 def test_stopped_proc_is_not_waited_for() -> None:
     def stacks() -> dict[str, Any] | None:
         # Agents wait for two seconds for procs that may still answer.

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from types import FrameType
     from typing import Any
 
+    from monarch._core.errors.failure import MeshFailure
+    from monarch._core.process.parts import Owned
     from monarch._core.process.process import LocalProcess
 
 # The most frames of a thread or task, the most tasks of a loop, and the most ranks of one wait.
@@ -31,8 +33,9 @@ _MOST_RANKS = 64
 # The most waits of a process, those that block an actor first, and the most frames that each has.
 _MOST_WAITS = 256
 _MOST_SHOWN = 16
-# The most failures, and the most characters of a text of one.
+# The most failures, those that each mesh has before others have more, and the most characters of a text of one.
 _MOST_FAILURES = 64
+_SHARE = 8
 _MOST_TEXT = 2000
 
 # Not generic, so that its methods have types.
@@ -92,10 +95,10 @@ def concurrent(process: LocalProcess) -> dict[str, list[str]]:
 
 
 def failures(process: LocalProcess) -> list[dict[str, Any]]:
-    """The failed ranks of the meshes that this process owns now."""
+    """The failed ranks of the meshes that this process owns now; of too many, those of the newest meshes, and some of each mesh."""
     found: list[dict[str, Any]] = []
-    for mesh in list(process.meshes.owned.values()):
-        for rank, failure in list(mesh.info.failed.items())[: _MOST_FAILURES - len(found)]:
+    for mesh, failed in _shown(process):
+        for rank, failure in failed:
             first = failure
             while first.cause is not None:
                 first = first.cause
@@ -121,6 +124,21 @@ def failures(process: LocalProcess) -> list[dict[str, Any]]:
                 }
             )
     return found
+
+
+def _shown(process: LocalProcess) -> list[tuple[Owned, list[tuple[int, MeshFailure]]]]:
+    """The failures that are shown, by mesh, the oldest mesh first."""
+    meshes = [(mesh, list(mesh.info.failed.items())) for mesh in reversed(list(process.meshes.owned.values())) if mesh.info.failed]
+    left = _MOST_FAILURES
+    shares: list[int] = []
+    for _, failed in meshes:
+        shares.append(min(len(failed), _SHARE, left))
+        left -= shares[-1]
+    for i, (_, failed) in enumerate(meshes):
+        more = min(len(failed) - shares[i], left)
+        shares[i] += more
+        left -= more
+    return [(mesh, failed[:share]) for (mesh, failed), share in zip(meshes, shares, strict=True) if share][::-1]
 
 
 def _resources(_: LocalProcess) -> dict[str, Any]:
