@@ -151,6 +151,20 @@ def test_blocked_sender_and_reader_are_given_up(monkeypatch: pytest.MonkeyPatch)
     right.close()
 
 
+def test_reader_that_limits_no_stalls_waits_for_the_rest(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "STALL_SECONDS", 0.05)
+    left, right = socket.socketpair()
+    data = _wire(({"n": 1}, b"rest"))
+    left.sendall(data[:-2])
+    later = threading.Timer(0.3, lambda: left.sendall(data[-2:]))
+    later.start()
+    receiver = Channel(right, limits_stalls=False)
+    assert receiver.take(10.0).blob == b"rest"
+    later.join()
+    left.close()
+    receiver.close()
+
+
 def test_oversized_message_is_refused_before_it_is_queued() -> None:
     left, right = socket.socketpair()
     small = Channel(left, max_blob=4)

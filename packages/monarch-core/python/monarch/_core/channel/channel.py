@@ -114,6 +114,7 @@ class Channel:
         sock: the connected socket; the channel owns it, and makes it nonblocking.
         takes_descriptors: whether descriptors of the peer are accepted.
         max_blob: the largest blob in bytes that is accepted or sent.
+        limits_stalls: whether `take` gives a peer up that has begun a message, and sends nothing more of it for 10 s.
 
     ```python
     import socket
@@ -133,11 +134,19 @@ class Channel:
     ```
     """
 
-    def __init__(self, sock: socket.socket, *, takes_descriptors: bool = False, max_blob: int = MAX_BLOB_BYTES) -> None:
+    def __init__(
+        self,
+        sock: socket.socket,
+        *,
+        takes_descriptors: bool = False,
+        max_blob: int = MAX_BLOB_BYTES,
+        limits_stalls: bool = True,
+    ) -> None:
         sock.setblocking(False)
         self._socket = sock
         self._takes_descriptors = takes_descriptors
         self._max_blob = max_blob
+        self._limits_stalls = limits_stalls
         self._decoder = Decoder(max_blob)
         self._descriptors: list[int] = []
         # Messages that came with the one that `take` has returned.
@@ -247,7 +256,7 @@ class Channel:
         end = None if timeout is None else time.monotonic() + timeout
         while not self._taken:
             seconds = None if end is None else max(end - time.monotonic(), 0.0)
-            if self._decoder.is_within and (seconds is None or seconds > STALL_SECONDS):
+            if self._decoder.is_within and self._limits_stalls and (seconds is None or seconds > STALL_SECONDS):
                 if not _is_ready(self._socket, select.POLLIN, STALL_SECONDS):
                     raise ChannelError(f"the peer sends no more of a message for {STALL_SECONDS:.0f} s")
             elif not _is_ready(self._socket, select.POLLIN, seconds):

@@ -13,7 +13,7 @@ import socket
 import threading
 from typing import TYPE_CHECKING, Any
 
-from monarch._core.channel.channel import Channel, ChannelError, Message
+from monarch._core.channel.channel import Channel, ChannelEnded, ChannelError, Message
 from monarch._core.process.current import known_process
 
 if TYPE_CHECKING:
@@ -38,23 +38,43 @@ class ProgramLink:
         self._waiting: dict[int, Callable[[Message | OSError], None]] = {}
         self._count = 0
         self._channel: Channel | None = None
+        # Of connections so far.
+        self._connections = 0
 
-    def send(self, head: Head, answered: Callable[[Message | OSError], None], blob: bytes = b"") -> None:
-        """Sends a request. `answered` gets the answer, or the error of a connection that has ended; it must not wait."""
+    def connect(self) -> int:
+        """The number of the connection, which is made if there is none. What a handler has made ends with its connection.
+
+        Raises:
+            ConnectionError: the proc has ended, or this process has no free descriptor.
+        """
+        try:
+            with self._sending:
+                self._open(None)
+                return self._connections
+        except OSError as error:
+            raise _unanswered(error) from None
+
+    def send(self, head: Head, answered: Callable[[Message | OSError], None], blob: bytes = b"", *, connection: int | None = None) -> None:
+        """Sends a request. `answered` gets the answer, or the error of a connection that has ended; it must not wait.
+
+        Args:
+            head: the request.
+            answered: is called once.
+            blob: bytes of the request.
+            connection: the only one that may carry it, where the request is about what the handler has made for that connection.
+        """
         with self._lock:
             self._count += 1
             number = self._count
             self._waiting[number] = answered
         try:
             with self._sending:
-                if self._channel is None:
-                    self._channel = self._connected()
-                self._channel.send({**head, "call": number}, blob)
+                self._open(connection).send({**head, "call": number}, blob)
         except OSError as error:
             self._end(number, error)
 
-    def ask(self, head: Head, blob: bytes = b"", *, timeout: float | None = None) -> Message:
-        """The answer to a request, for which this thread waits.
+    def ask(self, head: Head, blob: bytes = b"", *, timeout: float | None = None, connection: int | None = None) -> Message:
+        """The answer to a request, for which this thread waits; `connection` is as for `send`.
 
         Raises:
             TimeoutError: the time is up.
@@ -68,10 +88,19 @@ class ProgramLink:
             found.append(answer)
             there.set()
 
-        self.send(head, answered, blob)
+        self.send(head, answered, blob, connection=connection)
         if not there.wait(timeout):
             raise TimeoutError(f"no answer within {timeout:g} s")
         return answer_in(found[0])
+
+    def _open(self, connection: int | None) -> Channel:
+        """The channel; the caller has `_sending`."""
+        if connection is not None and (self._channel is None or connection != self._connections):
+            raise ChannelEnded("the connection has ended")
+        if self._channel is None:
+            self._channel = self._connected()
+            self._connections += 1
+        return self._channel
 
     def _connected(self) -> Channel:
         connection = socket.socket(socket.AF_UNIX)
@@ -80,7 +109,8 @@ class ProgramLink:
         except OSError:
             connection.close()
             raise
-        channel = Channel(connection, max_blob=MAX_BLOB_BYTES)
+        # A proc that has stopped in the middle of an answer goes on later: its end would be seen.
+        channel = Channel(connection, max_blob=MAX_BLOB_BYTES, limits_stalls=False)
         try:
             # The name is free when the proc has ended, and answers are unpickled.
             channel.check_peer()
@@ -115,11 +145,15 @@ class ProgramLink:
 def answer_in(found: Message | OSError) -> Message:
     """The answer; raises the error of the connection, or what the handler has raised."""
     if isinstance(found, OSError):
-        raise ConnectionError(f"the proc of this program does not answer: {found.strerror or found}") from None
+        raise _unanswered(found) from None
     if found.head.get("raised"):
         error: BaseException = pickle.loads(found.blob)  # of this program's own proc
         raise error
     return found
+
+
+def _unanswered(error: OSError) -> ConnectionError:
+    return ConnectionError(f"the proc of this program does not answer: {error.strerror or error}")
 
 
 def raised(error: BaseException) -> tuple[Head, bytes]:
