@@ -7,7 +7,9 @@ import gc
 import json
 import os
 import signal
+import socket
 import sys
+import time
 import warnings
 from pathlib import Path
 
@@ -18,7 +20,7 @@ sys.path.append(os.path.dirname(os.path.abspath(__file__)))
 from weights_actors import part, whole
 
 from monarch.actor import deadline, this_host
-from monarch.extension.program import VARIABLE
+from monarch.extension.program import VARIABLE, program_link
 from monarch.rdma.weights import Weights
 from monarch.spmd import run_mesh
 
@@ -116,13 +118,17 @@ def close(name="policy"):
 
 def fork_and_train():
     """The error of a child that updates."""
+    return fork_and(train)
+
+
+def fork_and(call):
     reading, writing = os.pipe()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)
         child = os.fork()
     if child == 0:
         try:
-            train()
+            call()
         except RuntimeError as e:
             os.write(writing, str(e).encode())
         os._exit(0)
@@ -131,6 +137,19 @@ def fork_and_train():
         text = file.read()
     os.waitpid(child, 0)
     return text
+
+
+def fork_and_close():
+    """The error of a child that closes the source."""
+    return fork_and(close)
+
+
+def cut():
+    """Ends the connection to the proc."""
+    link = program_link()
+    link._channel._socket.shutdown(socket.SHUT_RDWR)
+    while link._channel is not None:
+        time.sleep(0.01)
 
 
 def leave_child():

@@ -246,6 +246,40 @@ def test_calls_that_programs_are_refused(ranks, text, error):
     with pytest.raises(Refused, match=error):
         program.ask(text)
     assert "was forked from process" in program.ask("fork_and_train()")[0]
+    assert "was forked from process" in program.ask("fork_and_close()")[0]
+    assert program.ask("train()") == [1]
+
+
+def test_cut_connection_ends_sources_and_targets(ranks):
+    both = ranks("both", 1)
+    both.ask("publish()")
+    both.ask("attach()")
+    both.ask("pull()")
+    both.ask("cut()")
+    with pytest.raises(Refused, match="RDMAPeerLostError.*update of weights 'policy': the connection of this program"):
+        both.ask("train()")
+    # What the proc makes for the new connection has the same numbers.
+    both.ask("publish('other')")
+    both.ask("train('other', 7)")
+    with pytest.raises(Refused, match="RDMAPeerLostError.*pull of weights 'policy'"):
+        both.ask("pull()")
+    with pytest.raises(Refused, match="RDMAPeerLostError.*wait for weights 'policy'"):
+        both.ask("wait(0)")
+    both.ask("close()")
+    both.ask("attach(name='other')")
+    assert both.ask("pull('other')") == [[7, 7]]
+    with pytest.raises(Refused, match="RDMAPeerLostError.*pull of weights 'policy'"):
+        both.ask("pull()")
+
+
+def test_wait_beyond_any_version_harms_no_other_wait(ranks):
+    both = ranks("both", 1)
+    both.ask("publish()")
+    both.ask("attach()")
+    with pytest.raises(Refused, match="ValueError.*wait for weights 'policy': version 1180591620717411303424 is larger"):
+        both.ask("wait(2**70)")
+    both.ask("train()")
+    assert both.ask("wait(1)") == [1]
 
 
 def test_outside_of_a_run():

@@ -6,14 +6,16 @@ versions. It sends nothing for a version, except where a request waits for that.
 
 from __future__ import annotations
 
+from contextlib import suppress
 from threading import Lock
 from typing import TYPE_CHECKING, Any
 
 from monarch import extension
+from monarch.rdma.errors import RDMAPeerLostError
 from monarch.rdma.weights.memories import Copies
 from monarch.rdma.weights.shared_file import SharedFile
 from monarch.rdma.weights.updates import Updates
-from monarch.rdma.weights.words import Words
+from monarch.rdma.weights.words import LOST, Words
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -73,6 +75,8 @@ class ProgramSource(Updates):
 
     def __init__(self, link: ProgramLink, name: str, state: Mapping[str, Any], count: int, wait: float) -> None:
         self._link = link
+        # The proc numbers the sources of each connection, and they end with it.
+        self._connection = link.connect()
         self._number = 0
         self._control: Control | None = None
 
@@ -93,18 +97,36 @@ class ProgramSource(Updates):
             self.end(0)
         self._ask("publish")
 
+    def begin(self) -> None:
+        self._check()
+        super().begin()
+
+    def end(self, version: int) -> None:
+        self._check()
+        super().end(version)
+
     def arrived(self) -> None:
         assert self._control is not None
         if self._control.arrived(self.version):
-            self._link.send({"to": HANDLER, "do": "arrived", "source": self._number}, lambda _: None)
+            head = {"to": HANDLER, "do": "arrived", "source": self._number}
+            self._link.send(head, lambda _: None, connection=self._connection)
 
     def close(self) -> list[Future[None]]:
         self.is_closed = True
-        self._ask("close")
+        with suppress(ConnectionError):  # the source has ended with the connection
+            self._ask("close")
         return []
 
+    def _check(self) -> None:
+        """Raises if the proc has ended the source: without its connection, no reader gets a version."""
+        assert self._control is not None
+        if (self._control.words.values == LOST).any():
+            what = f"update of weights '{self.name}': the connection of this program to its proc has ended, and this source with it"
+            raise RDMAPeerLostError(what, hint="publish again; targets attach again")
+
     def _ask(self, do: str, blob: bytes = b"", **more: Any) -> dict[str, Any]:
-        return self._link.ask({"to": HANDLER, "do": do, "source": self._number, **more}, blob).head
+        head = {"to": HANDLER, "do": do, "source": self._number, **more}
+        return self._link.ask(head, blob, connection=self._connection).head
 
 
 def publish(link: ProgramLink, name: str, state: Mapping[str, Any], buffers: int, wait: float) -> ProgramSource:

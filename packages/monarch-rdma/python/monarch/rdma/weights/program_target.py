@@ -11,7 +11,7 @@ from weakref import finalize
 from monarch import extension
 from monarch.actor import deadline_left
 from monarch.extension.program import answer_in, program_link
-from monarch.rdma.errors import RDMAError, RDMATimeoutError
+from monarch.rdma.errors import RDMAError, RDMAPeerLostError, RDMATimeoutError
 from monarch.rdma.weights.attaching import target_tensors
 from monarch.rdma.weights.commit import Commit
 from monarch.rdma.weights.program_source import HANDLER
@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 
 # Seconds that an answer of the proc may take beyond the time-out of the call.
 _MORE = 30.0
-# Targets of this process that were collected: the next one ends them in the proc. A finalizer must not wait for a lock.
-_collected: deque[int] = deque()
+# Targets of this process that were collected, by connection: the next one ends them in the proc. A finalizer must not wait for a lock.
+_collected: deque[tuple[int, int]] = deque()
 
 
 class ProgramPuller:
@@ -40,9 +40,12 @@ class ProgramPuller:
         self.version: int | None = None
         self.from_sources = self.from_targets = 0
         self._link = link
+        # The proc numbers the targets of each connection, and they end with it.
+        self._connection = link.connect()
         self._lock = Lock()
         tensors = target_tensors(into)
-        collected = [_collected.popleft() for _ in range(len(_collected))]
+        found = [_collected.popleft() for _ in range(len(_collected))]
+        collected = [number for connection, number in found if connection == self._connection]
         head = {"do": "attach", "wanted": wanted, "run": of.run_id, "ranks": of.ranks, "collected": collected}
         answer = self._ask(head, f"attach to weights '{self.name}'", wanted.timeout, tensors.table.packed())
         self._number: int = answer.head["target"]
@@ -50,7 +53,7 @@ class ProgramPuller:
         # The proc of this program has made it.
         pieces = pickle.loads(answer.blob)
         self._commit = Commit(tensors, pieces, SharedFile.at(answer.head["staging"]).memory)
-        finalize(self, _collected.append, self._number)
+        finalize(self, _collected.append, (self._connection, self._number))
 
     def pull(self, timeout: float) -> int:
         what = f"pull of weights '{self.name}'"
@@ -75,22 +78,32 @@ class ProgramPuller:
         def answered(found: Message | OSError) -> None:
             try:
                 newest = answer_in(found).head["version"]
+            except RDMAError as e:
+                promise.set_exception(e)
+            except ConnectionError as e:
+                promise.set_exception(_lost(f"wait for weights '{self.name}'", e))
             except BaseException as e:  # the reader of the future raises it
                 promise.set_exception(e)
             else:
                 promise.set_result(newest)
 
         head = {"to": HANDLER, "do": "wait", "target": self._number, "version": version, "limit": deadline_left()}
-        self._link.send(head, answered)
+        self._link.send(head, answered, connection=self._connection)
         return promise.future
 
     def _ask(self, head: dict[str, Any], what: str, timeout: float, blob: bytes = b"") -> Message:
         try:
-            return self._link.ask({"to": HANDLER, **head}, blob, timeout=timeout + _MORE)
+            return self._link.ask({"to": HANDLER, **head}, blob, timeout=timeout + _MORE, connection=self._connection)
         except RDMAError:
             raise
+        except ConnectionError as e:
+            raise _lost(what, e) from None
         except TimeoutError:
             raise RDMATimeoutError(f"{what}: time-out of {timeout:g} s: the proc of this program has not answered") from None
+
+
+def _lost(what: str, error: ConnectionError) -> RDMAPeerLostError:
+    return RDMAPeerLostError(f"{what}: {error}", hint="the target has ended with the connection to the proc: attach again")
 
 
 def attach(wanted: Wanted, of: ProgramMesh, into: Mapping[str, Any], buffers: int) -> Target:

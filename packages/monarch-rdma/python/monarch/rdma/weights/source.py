@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from contextlib import contextmanager
 from operator import index
 from typing import TYPE_CHECKING
@@ -19,10 +20,11 @@ if TYPE_CHECKING:
 class Source:
     """The weights that this rank publishes; made by `Weights.publish`. They end with `close`, with a `with` block, or with the process."""
 
-    __slots__ = ("__core__",)
+    __slots__ = ("__core__", "_pid")
 
     def __init__(self, core: Updates) -> None:
         self.__core__ = core
+        self._pid = os.getpid()
 
     @property
     def name(self) -> str:
@@ -50,6 +52,7 @@ class Source:
 
         Raises:
             ValueError: `version` is not larger, or beyond 61 bits, or a tensor has another layout than at `publish`.
+            RDMAPeerLostError: in the program of a run: its connection to the proc has ended.
             RuntimeError: the source is closed, another update is in progress, or this process is a fork of the one that publishes.
 
         ```python
@@ -83,7 +86,13 @@ class Source:
             core.updating.release()
 
     def close(self) -> None:
-        """Ends the source: targets can no longer pull from it. A second close does nothing."""
+        """Ends the source: targets can no longer pull from it. A second close does nothing.
+
+        Raises:
+            RuntimeError: this process is a fork of the one that publishes.
+        """
+        if os.getpid() != self._pid:
+            extension.member()  # refuses
         if not self.__core__.is_closed:
             for future in self.__core__.close():
                 future.get()

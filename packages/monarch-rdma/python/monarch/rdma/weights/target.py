@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Protocol
 from monarch import extension
 from monarch.actor import deadline_left
 from monarch.rdma._buffers.arguments import check_timeout
+from monarch.rdma.weights.words import LAST
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -130,6 +131,7 @@ class Target:
             RDMAPeerLostError: from the Future: a source has died.
             NotPublishedError: from the Future: a source was closed.
             RDMATimeoutError: from the Future: the deadline has passed.
+            ValueError: `version` is beyond 61 bits.
 
         ```python
         import numpy as np
@@ -155,7 +157,10 @@ class Target:
             assert later.get() == 1
         ```
         """
-        return self._wait(index(version))
+        least = index(version)
+        if least > LAST:
+            raise ValueError(f"wait for weights '{self.name}': version {least} is larger than {LAST}")
+        return self._wait(least)
 
     def __repr__(self) -> str:
         return f"<Target of weights '{self.name}', version {self.version}>"
