@@ -50,7 +50,11 @@ class Wanted(NamedTuple):
 
 def members(of: object) -> MeshView:
     """The processes that publish; `TypeError` unless `of` is a mesh of procs or actors."""
-    return mesh_view(of)
+    try:
+        return mesh_view(of)
+    except TypeError:
+        what = "expected a mesh of procs or actors: SPMDRun.procs() for a run; monarch.spmd.run_mesh() in its programs"
+        raise TypeError(f"of={of!r}: {what}, not {type(of).__name__}") from None
 
 
 def target_tensors(into: Mapping[str, Any]) -> LocalTensors:

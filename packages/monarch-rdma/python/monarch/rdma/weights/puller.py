@@ -40,6 +40,8 @@ if TYPE_CHECKING:
 _FIRST, _MOST = 0.0005, 0.02
 # The same while a source waits for this reader.
 _HELD = 0.002
+_NOT_WHOLE = "no version is whole on all ranks"
+_APART = "ranks that update without waiting for each other drift apart: let them wait, or publish with wait=..."
 # Seconds for the end of an announcement. The source waits about as long for readers.
 _UNDO = 1.0
 
@@ -294,7 +296,7 @@ class Puller:
                     return version
                 if version is not None and self._read(version, until):
                     return version
-                why = "no version is whole on all ranks" if version is None else "each version was replaced before it was read"
+                why = _NOT_WHOLE if version is None else "each version was replaced before it was read"
                 if time.monotonic() + pause >= until:
                     raise self._late(timeout, why)
                 time.sleep(pause)
@@ -308,7 +310,8 @@ class Puller:
 
     def _late(self, timeout: float, why: str) -> RDMATimeoutError:
         ranks = ", ".join(f"{feed.label}: {sorted(feed.versions())}" for feed in self._feeds[:8])
-        return RDMATimeoutError(f"pull of weights '{self.name}': time-out of {timeout:g} s: {why}", cause=f"whole versions: {ranks}")
+        what = f"pull of weights '{self.name}': time-out of {timeout:g} s: {why}"
+        return RDMATimeoutError(what, cause=f"whole versions: {ranks}", hint=_APART if why == _NOT_WHOLE else None)
 
     def _newest(self, until: float) -> int | None:
         """The newest version that all sources have."""
