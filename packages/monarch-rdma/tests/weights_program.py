@@ -148,8 +148,8 @@ def cut():
     """Ends the connection to the proc."""
     link = program_link()
     link._channel._socket.shutdown(socket.SHUT_RDWR)
-    while link._channel is not None:
-        time.sleep(0.01)
+    while link._channel is not None:  # polls: a program has no tests' modules of another wheel
+        time.sleep(0.01)  # sleeps: so does it
 
 
 def leave_child():

@@ -151,7 +151,7 @@ def test_blocked_sender_and_reader_are_given_up(monkeypatch: pytest.MonkeyPatch)
     right.close()
 
 
-def test_reader_that_limits_no_stalls_waits_for_the_rest(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_reader_without_limit_waits_for_the_rest(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "STALL_SECONDS", 0.05)
     left, right = socket.socketpair()
     data = _wire(({"n": 1}, b"rest"))

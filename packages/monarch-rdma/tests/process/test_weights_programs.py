@@ -258,7 +258,7 @@ def test_cut_connection_ends_sources_and_targets(ranks):
     both.ask("cut()")
     with pytest.raises(Refused, match="RDMAPeerLostError.*update of weights 'policy': the connection of this program"):
         both.ask("train()")
-    # What the proc makes for the new connection has the same numbers.
+    # The proc counts the sources and targets of the new connection from one again.
     both.ask("publish('other')")
     both.ask("train('other', 7)")
     with pytest.raises(Refused, match="RDMAPeerLostError.*pull of weights 'policy'"):

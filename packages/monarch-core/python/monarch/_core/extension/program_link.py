@@ -42,7 +42,7 @@ class ProgramLink:
         self._connections = 0
 
     def connect(self) -> int:
-        """The number of the connection, which is made if there is none. What a handler has made ends with its connection.
+        """The number of the connection, which is made if there is none. The things that a handler has made end with it.
 
         Raises:
             ConnectionError: the proc has ended, or this process has no free descriptor.
