@@ -272,6 +272,28 @@ def test_cut_connection_ends_sources_and_targets(ranks):
         both.ask("pull()")
 
 
+def test_failure_without_descriptors_keeps_no_memory(ranks):
+    both = ranks("both", 1)
+    both.ask("publish()")
+    [sizes] = both.ask("without_descriptors(lambda: publish('other'), 3)")
+    assert len(set(sizes)) == 1
+    [sizes] = both.ask("without_descriptors(attach, 4)")
+    assert len(set(sizes[1:])) == 1
+    assert both.ask("publish('other')") == [0]
+
+
+def test_name_of_two_runs_is_refused(ranks, tmp_path):
+    first, reader = ranks("same", 1), ranks("reader", 1)
+    (tmp_path / "second").mkdir()
+    second = Ranks(tmp_path / "second", "same", 1)
+    first.ask("publish()")
+    with pytest.raises(Refused, match="2 active runs have the run_id 'same'"):
+        reader.ask("attach('same')")
+    second.close()
+    reader.ask("attach('same')")
+    assert reader.ask("pull()") == [[0, 0]]
+
+
 def test_wait_beyond_any_version_harms_no_other_wait(ranks):
     both = ranks("both", 1)
     both.ask("publish()")

@@ -37,8 +37,8 @@ _PORT_ATTEMPTS = 3
 _HEAL_S, _GROW_S, _SPARE_S = 600.0, 15.0, 15.0
 # Healers for the actors of runs, by `Plan.key`: functions cannot be sent in messages.
 healers: dict[tuple[str, str], Healer] = {}
-# The actors of the runs of this process, by `run_id`: the last one of a name counts.
-active: dict[str, Any] = {}
+# The actors of the runs of this process, by `run_id`: several where their folders of logs differ.
+active: dict[str, list[Any]] = {}
 
 
 class Outcome:
@@ -109,7 +109,8 @@ class Attempts(Actor):
     @concurrent_endpoint
     async def run(self, control: object) -> None:
         """Until the run has its outcome. `control` is the handle of this actor, which ranks get."""
-        self._control = active[self._plan.run_id] = control
+        self._control = control
+        active.setdefault(self._plan.run_id, []).append(control)
         # A failure refers to the frames that have raised it, including those of its readers: this actor keeps none.
         outcome, self._outcome = self._outcome, None
         assert outcome is not None
@@ -127,7 +128,8 @@ class Attempts(Actor):
                 raise
         finally:
             self._has_begun.set()
-            if active.get(self._plan.run_id) is control:
+            active[self._plan.run_id].remove(control)
+            if not active[self._plan.run_id]:
                 del active[self._plan.run_id]
             await self._console.close()
         context().actor_instance.stop()
@@ -145,11 +147,14 @@ class Attempts(Actor):
     async def procs(self, run_id: str | None = None) -> list[ProcMesh]:
         """Those of the current attempt: one mesh, several where lost hosts lie between those that are left, none between attempts.
 
-        `run_id`: those of another run of this client; none where there is no such run.
+        `run_id`: those of another run of this client; none where there is no such run. `SPMDError` where there are several.
         """
         if run_id not in (None, self._plan.run_id):
-            other = active.get(run_id)
-            return [] if other is None else await other.procs.call_one()
+            others = active.get(run_id, [])
+            if len(others) > 1:
+                hint = "give each run a run_id of its own"
+                raise SPMDError(f"{len(others)} active runs have the run_id '{run_id}': none of them is meant", hint=hint)
+            return await others[0].procs.call_one() if others else []
         await self._has_begun.wait()
         return [] if self._current is None else self._current.meshes
 
