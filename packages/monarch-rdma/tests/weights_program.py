@@ -6,6 +6,7 @@ weights_program.py FOLDER NAME
 import gc
 import json
 import os
+import resource
 import signal
 import socket
 import sys
@@ -84,6 +85,23 @@ def publish_again(times):
     for _ in range(times):
         publish()
         close()
+        found.append(shared())
+    return found
+
+
+def without_descriptors(call, times):
+    """Mappings of the proc after each failure: this process cannot open the memory that the proc has made."""
+    limit, found = resource.getrlimit(resource.RLIMIT_NOFILE), []
+    for _ in range(times):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (max(map(int, os.listdir("/proc/self/fd"))), limit[1]))
+        try:
+            call()
+        except MemoryError as e:
+            resource.setrlimit(resource.RLIMIT_NOFILE, limit)
+            assert "shared memory" in str(e)
+        else:
+            raise AssertionError("there was a descriptor")
+        gc.collect()
         found.append(shared())
     return found
 

@@ -86,7 +86,11 @@ class ProgramSource(Updates):
             control = self._control = Control(SharedFile.at(made["control"]).memory, count)
             return control.words, [SharedFile.at(path).memory for path in made["weights"]]
 
-        memories = Copies(state, count, room)
+        try:
+            memories = Copies(state, count, room)
+        except BaseException:
+            self.close()
+            raise
         assert self._control is not None
         super().__init__(name, memories, self._control.announced, wait)
 
@@ -113,8 +117,9 @@ class ProgramSource(Updates):
 
     def close(self) -> list[Future[None]]:
         self.is_closed = True
-        with suppress(ConnectionError):  # the source has ended with the connection
-            self._ask("close")
+        if self._number:
+            with suppress(ConnectionError):  # the source has ended with the connection
+                self._ask("close")
         return []
 
     def _check(self) -> None:
@@ -134,5 +139,9 @@ def publish(link: ProgramLink, name: str, state: Mapping[str, Any], buffers: int
         raise ValueError(f"buffers={buffers}: readers cannot read the tensors of a program of a run themselves: publish with buffers=2")
     extension.member()  # a fork is refused
     made = ProgramSource(link, name, state, buffers, wait)
-    made.publish()
+    try:
+        made.publish()
+    except BaseException:
+        made.close()
+        raise
     return made

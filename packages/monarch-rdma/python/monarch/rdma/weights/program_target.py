@@ -49,11 +49,12 @@ class ProgramPuller:
         head = {"do": "attach", "wanted": wanted, "run": of.run_id, "ranks": of.ranks, "collected": collected}
         answer = self._ask(head, f"attach to weights '{self.name}'", wanted.timeout, tensors.table.packed())
         self._number: int = answer.head["target"]
+        # Also where this process cannot open the memory.
+        finalize(self, _collected.append, (self._connection, self._number))
         self.nbytes: int = answer.head["nbytes"]
         # The proc of this program has made it.
         pieces = pickle.loads(answer.blob)
         self._commit = Commit(tensors, pieces, SharedFile.at(answer.head["staging"]).memory)
-        finalize(self, _collected.append, (self._connection, self._number))
 
     def pull(self, timeout: float) -> int:
         what = f"pull of weights '{self.name}'"

@@ -70,7 +70,10 @@ class ProgramWeights:
             case "arrived":
                 self._sources[head["source"]].arrived()
             case "close":
-                for future in self._sources.pop(head["source"]).close():
+                # A program closes what it could not publish, too.
+                self._files.pop(head["source"], None)
+                source = self._sources.pop(head["source"], None)
+                for future in [] if source is None else source.close():
                     await future
             case "attach":
                 return await self._attach(head, Table.unpacked(request.blob))
