@@ -22,7 +22,8 @@ from weights_actors import part, whole
 
 from monarch.actor import deadline, this_host
 from monarch.extension.program import VARIABLE, program_link
-from monarch.rdma.weights import Weights
+from monarch.rdma import RDMATimeoutError
+from monarch.rdma.weights import Weights, program_target
 from monarch.spmd import run_mesh
 
 rank, count = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
@@ -168,6 +169,22 @@ def cut():
     link._channel._socket.shutdown(socket.SHUT_RDWR)
     while link._channel is not None:  # polls: a program has no tests' modules of another wheel
         time.sleep(0.01)  # sleeps: so does it
+
+
+def pull_while_stopped():
+    """The errors of two pulls: the proc is stopped, and does the first one later."""
+    program_target._MORE = 0.1
+    texts = []
+    os.kill(proc(), signal.SIGSTOP)
+    try:
+        for _ in range(2):
+            try:
+                targets["policy"].pull(timeout=0.2).get()
+            except RDMATimeoutError as e:
+                texts.append(str(e).splitlines()[0])
+    finally:
+        os.kill(proc(), signal.SIGCONT)
+    return texts
 
 
 def leave_child():

@@ -59,6 +59,17 @@ def test_programs_pull_from_programs(ranks):
         trainers.ask("train()")
 
 
+def test_pull_waits_for_an_unanswered_one(ranks):
+    trainers, readers = ranks("trainers", 1), ranks("readers", 1)
+    trainers.ask("publish()")
+    readers.ask("attach('trainers')")
+    trainers.ask("train()")
+    [[first, second]] = readers.ask("pull_while_stopped()")
+    assert first.endswith("has not answered") and second.endswith("has not answered the request before it")
+    trainers.ask("train()")
+    assert readers.ask("pull()") == [[2, 2]]
+
+
 def test_ranks_of_one_run_on_both_sides(ranks):
     both = ranks("both", 2)
     both.ask("publish()")

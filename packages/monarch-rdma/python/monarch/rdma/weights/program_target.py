@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pickle
 from collections import deque
-from threading import Lock
+from threading import Event, Lock
 from typing import TYPE_CHECKING, Any
 from weakref import finalize
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from monarch.rdma.weights.attaching import Wanted
 
 # Seconds that an answer of the proc may take beyond the time-out of the call.
-_MORE = 30.0
+_MORE = 5.0
 # Targets of this process that were collected, by connection: the next one ends them in the proc. A finalizer must not wait for a lock.
 _collected: deque[tuple[int, int]] = deque()
 
@@ -43,6 +43,9 @@ class ProgramPuller:
         # The proc numbers the targets of each connection, and they end with it.
         self._connection = link.connect()
         self._lock = Lock()
+        # The proc has answered the last request. It may do one whose time was up later, and write the memory of both meanwhile.
+        self._is_answered = Event()
+        self._is_answered.set()
         tensors = target_tensors(into)
         found = [_collected.popleft() for _ in range(len(_collected))]
         collected = [number for connection, number in found if connection == self._connection]
@@ -93,14 +96,26 @@ class ProgramPuller:
         return promise.future
 
     def _ask(self, head: dict[str, Any], what: str, timeout: float, blob: bytes = b"") -> Message:
+        """The answer to a request, which is sent when the last one has its answer."""
+        late = f"{what}: time-out of {timeout:g} s: the proc of this program has not answered"
+        if not self._is_answered.wait(timeout):
+            raise RDMATimeoutError(f"{late} the request before it")
+        answers: list[Message | OSError] = []
+        is_answered = self._is_answered = Event()
+
+        def answered(found: Message | OSError) -> None:
+            answers.append(found)
+            is_answered.set()
+
+        self._link.send({"to": HANDLER, **head}, answered, blob, connection=self._connection)
+        if not is_answered.wait(timeout + _MORE):
+            raise RDMATimeoutError(late)
         try:
-            return self._link.ask({"to": HANDLER, **head}, blob, timeout=timeout + _MORE, connection=self._connection)
+            return answer_in(answers[0])
         except RDMAError:
             raise
         except ConnectionError as e:
             raise _lost(what, e) from None
-        except TimeoutError:
-            raise RDMATimeoutError(f"{what}: time-out of {timeout:g} s: the proc of this program has not answered") from None
 
 
 def _lost(what: str, error: ConnectionError) -> RDMAPeerLostError:
