@@ -63,15 +63,21 @@ class ProgramLink:
             blob: bytes of the request.
             connection: the only one that may carry it, where the request is about what the handler has made for that connection.
         """
-        with self._lock:
-            self._count += 1
-            number = self._count
-            self._waiting[number] = answered
+        number = None
         try:
             with self._sending:
-                self._open(connection).send({**head, "call": number}, blob)
+                channel = self._open(connection)
+                # Only now: the end of an earlier connection must not end this request.
+                with self._lock:
+                    self._count += 1
+                    number = self._count
+                    self._waiting[number] = answered
+                channel.send({**head, "call": number}, blob)
         except OSError as error:
-            self._end(number, error)
+            if number is None:
+                answered(error)
+            else:
+                self._end(number, error)
 
     def ask(self, head: Head, blob: bytes = b"", *, timeout: float | None = None, connection: int | None = None) -> Message:
         """The answer to a request, for which this thread waits; `connection` is as for `send`.
@@ -130,8 +136,8 @@ class ProgramLink:
             with self._sending:
                 channel.close()
                 self._channel = None
-            with self._lock:
-                left = list(self._waiting)
+                with self._lock:
+                    left = list(self._waiting)
             for number in left:
                 self._end(number, error)
 
