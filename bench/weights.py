@@ -13,8 +13,9 @@
 | memory | the memory of trainer and generator over 1,000 versions |
 
 A raw read is one batch of 8 reads of `RDMABuffer` for each generator, with as many bytes as its pull moves, in memory that was used before.
-No two generators read the same bytes, and the bytes were written just before, like those of a pull. The trainers of `tcp` are in another
-network namespace (needs root). `gloo` needs PyTorch: `python -m tools.with_torch python bench/weights.py gloo`; it is no default.
+No two generators read the same bytes, and the bytes were written just before, like those of a pull. The hosts of `tcp` are network
+namespaces with a veth pair and TLS (`tools/netns`; needs root). `gloo` needs PyTorch:
+`python -m tools.with_torch python bench/weights.py gloo`; it is no default.
 A ratio is that of one round; a line has the medians.
 """
 
@@ -25,6 +26,7 @@ import contextlib
 import json
 import os
 import random
+import secrets
 import signal
 import statistics
 import sys
@@ -35,23 +37,22 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from requirement import Requirement, module, program, require, root
+from requirement import module, namespaces, require
 
 import monarch.actor
-from monarch.actor import Actor, MonarchError, current_rank, endpoint, this_host
+from monarch.actor import Actor, MonarchError, attach_to_workers, current_rank, endpoint, this_host
 from monarch.rdma import RDMAAction, RDMABuffer, RDMAPeerLostError, allocate
 from monarch.rdma.weights import Box, Weights
 from monarch.rdma.weights.local_tensor import local_tensors
 from monarch.rdma.weights.planner import Source, find_pieces, find_runs, merged
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "packages" / "monarch-rdma" / "tests"))
-from other_hosts import other_hosts
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from numpy.typing import NDArray
     from weights_gloo import Gloo
+
+    from monarch.actor import HostMesh
 
 PARTS = ("plan", "shm", "tcp", "fan", "mixture", "kills", "memory")
 TENSORS = 37_000
@@ -314,10 +315,25 @@ def layers(mib: int) -> tuple[int, int]:
     return count * max(scale, 1), width
 
 
-def layouts(path: str, mib: int, rounds: int) -> None:
+def tcp(mib: int, rounds: int) -> None:
+    """Runs this script again as the client of two hosts."""
+    sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+    from tools.netns import Network
+    from tools.netns.cluster import Worker
+
+    with tempfile.TemporaryDirectory() as folder, Network(2) as network:
+        here, there = network.hosts
+        secret = Path(folder, "secret")
+        secret.touch(0o600)
+        secret.write_bytes(secrets.token_bytes(32))
+        worker = Worker(there, {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}, secret)
+        argv = ["-W", "ignore", __file__, f"--mib={mib}", f"--rounds={rounds}", "--worker", worker.address, str(secret)]
+        here.run(sys.executable, *argv)
+
+
+def layouts(path: str, mib: int, rounds: int, hosts: HostMesh) -> None:
     count, width = layers(mib)
     with contextlib.ExitStack() as stack:
-        hosts = stack.enter_context(other_hosts()) if path == "tcp" else this_host()
         trainers = stack.enter_context(hosts.spawn_procs({"gpus": TRAINERS})).spawn("trainers", Trainer)
         trainers.publish.call(count, width).get()
         for buffers in (2, 1):
@@ -484,12 +500,16 @@ def main() -> None:
     parser.add_argument("--mib", type=int, default=256)
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--pulls", type=int, default=100_000)
+    parser.add_argument("--worker", nargs=2, metavar=("ADDRESS", "SECRET"), help=argparse.SUPPRESS)
     parser.add_argument("parts", nargs="*", choices=[*PARTS, "gloo", []], metavar="PART")
     options = parser.parse_args()
+    if options.worker:
+        address, secret = options.worker
+        layouts("tcp", options.mib, options.rounds, attach_to_workers(workers=[address], secret=secret))
+        return
     parts = options.parts or PARTS
-    needs: list[Requirement] = [root("a host is a network namespace"), program("unshare", "apt-get install util-linux")]
     with_torch = module("torch", "python -m tools.side_venv torch, then python -m tools.with_torch python bench/weights.py gloo")
-    require(*(needs if "tcp" in parts else []), *([with_torch] if "gloo" in parts else []))
+    require(*([namespaces()] if "tcp" in parts else []), *([with_torch] if "gloo" in parts else []))
     for part in parts:
         if part == "plan":
             plan(options.rounds)
@@ -503,8 +523,10 @@ def main() -> None:
             kills(options.pulls)
         elif part == "memory":
             memory()
+        elif part == "tcp":
+            tcp(options.mib, options.rounds)
         else:
-            layouts(part, options.mib, options.rounds)
+            layouts(part, options.mib, options.rounds, this_host())
 
 
 if __name__ == "__main__":
