@@ -95,3 +95,24 @@ say("done")
     )
     done.assert_clean()
     assert done.out == "done\n"
+
+
+def test_many_procs_share_the_imports_of_most():
+    done = run(
+        CODE
+        + """
+import sys
+
+class Importer(Actor):
+    @endpoint
+    def has(self, names):
+        return [name in sys.modules for name in names]
+
+mesh = this_host().spawn_procs({"procs": 24}).spawn("importer", Importer)
+names = ["asyncio", "monarch._core.actor.async_actor", "monarch._core.observe.waits"]
+assert mesh.has.call(names).get().values()[-1] == [True, True, True]
+say("done")
+"""
+    )
+    done.assert_clean()
+    assert done.out == "done\n"

@@ -46,7 +46,7 @@ _FIRST = (
     "monarch._core.sync.path",
     "monarch.actor",
 )
-# Modules that most procs need, imported in steps that are short enough to fit between two requests.
+# Modules that most procs need, and those that look at a process, imported in steps that are short enough to fit between two requests.
 REST = (
     "socket",
     "selectors",
@@ -60,8 +60,9 @@ REST = (
     "asyncio",
     "monarch._core.actor.async_actor",
     "monarch._core.hosts.spawn",
+    "monarch._core.observe.waits",
 )
-# Modules that procs with commands need, and those that look at a process: no proc waits for these steps.
+# Modules that procs with commands need: no proc waits for these steps.
 LAST = (
     "pathlib",
     "ctypes",
@@ -70,7 +71,6 @@ LAST = (
     "shutil",
     "tempfile",
     "monarch.extension.command",
-    "monarch._core.observe.waits",
 )
 
 
