@@ -1,11 +1,13 @@
 """Gives every test its category, the name of its folder under `tests/`, and adds all stacks to the report of a time-out.
 
-Leaves out tests that import PyTorch if it is missing. Programs of tests start with the signals of a fresh shell.
+Leaves out folders of categories that `-m` excludes, and tests that import PyTorch if it is missing.
+Programs of tests start with the signals of a fresh shell.
 """
 
 from __future__ import annotations
 
 import importlib.util
+import re
 import signal
 import subprocess
 import sys
@@ -37,12 +39,22 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    if collection_path.parent.name == "tests" and not _is_wanted(FOLDERS.get(collection_path.name, collection_path.name), config):
+        return True
     if not any(collection_path.is_relative_to(folder) for folder in NEED_TORCH) or importlib.util.find_spec("torch") is not None:
         return None
     named = [Path(config.invocation_params.dir, str(word).partition("::")[0]) for word in config.args]
     if any(path.is_relative_to(folder) for path in named for folder in NEED_TORCH):
         raise pytest.UsageError("PyTorch is missing here: python -m tools.side_venv torch, then python -m tools.with_torch pytest ...")
     return True
+
+
+def _is_wanted(category: str, config: pytest.Config) -> bool:
+    """Whether `-m` may choose tests of this category: the import of all test modules takes half a minute."""
+    expression: str = config.option.markexpr
+    if not expression or category not in CATEGORIES or not set(re.findall(r"\w+", expression)) <= {*CATEGORIES, "not", "and", "or"}:
+        return True
+    return bool(eval(expression, {"__builtins__": {}}, {name: name == category for name in CATEGORIES}))
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
