@@ -40,7 +40,7 @@ _WITH_MODULES = 7
 _READ = 1 << 18
 _MAX_FDS = 64
 # The number of procs that are forked before the modules that most procs need are imported: asyncio takes a proc 13 ms.
-FEW = 16
+FEW = 4
 # Signals that the interpreter ignores in every process.
 _PYTHONS = {signal.SIGPIPE, signal.SIGXFSZ}
 # Milliseconds without a further request after which imports continue.
