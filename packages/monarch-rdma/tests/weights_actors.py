@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import gc
 import os
 import threading
@@ -155,6 +156,11 @@ class Trainer(Actor):
         self.go_on = False
 
     @endpoint
+    def waiting(self):
+        """The number of requests that wait for a version."""
+        return len(published._published["policy"]._waiting)
+
+    @endpoint
     def overdue(self):
         return self.source.overdue
 
@@ -242,6 +248,15 @@ class Generator(Actor):
     @endpoint
     def start_waiting(self, version):
         self.waiting = self.target.wait(version)
+
+    @endpoint
+    def give_up(self):
+        """A wait with a time-out, one with a deadline, and the end of that of `start_waiting`."""
+        with contextlib.suppress(TimeoutError):
+            self.target.wait(100).get(timeout=0.1)
+        with contextlib.suppress(TimeoutError), deadline(0.1):
+            self.target.wait(100).get()
+        del self.waiting
 
     @endpoint
     def waited(self):

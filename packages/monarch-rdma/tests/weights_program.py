@@ -131,6 +131,34 @@ def wait_with_deadline():
         return targets["policy"].wait(100).get()
 
 
+def wait_while_stopped():
+    """The error of a wait with a deadline, while the proc is stopped."""
+    os.kill(proc(), signal.SIGSTOP)
+    try:
+        with deadline(0.2):
+            later = targets["policy"].wait(100)
+        return str(later.exception(timeout=10))
+    finally:
+        os.kill(proc(), signal.SIGCONT)
+
+
+def drop_waits(count):
+    """Waits that no code has any more."""
+    for version in range(count):
+        targets["policy"].wait(100 + version)
+
+
+def unanswered():
+    """The requests of this program that have no answer."""
+    return len(program_link()._waiting)
+
+
+def awaited(name="policy"):
+    """The least version for which a request waits; None if there is none."""
+    version = sources[name].__core__._control._numbers[1] - 1
+    return None if version < 0 else version
+
+
 def close(name="policy"):
     sources[name].close()
 

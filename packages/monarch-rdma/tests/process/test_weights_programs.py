@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import re
 import signal
+import subprocess
+import sys
 
 import pytest
 from eventually import eventually
@@ -16,6 +20,7 @@ from monarch.extension.program import ProgramMesh
 from monarch.rdma import RDMAError
 from monarch.rdma.weights import Weights
 from monarch.spmd import RestartPolicy, SPMDError, run_mesh
+from tools.project import ROOT
 
 
 @pytest.fixture
@@ -108,6 +113,36 @@ def test_wait_is_answered_by_an_update(ranks):
         programs.ask("wait_with_deadline()")
 
 
+def forgotten(trainers):
+    eventually("no request waits", lambda: trainers.ask("awaited()"), lambda found: found == [None])
+
+
+def test_deadline_ends_wait_of_stopped_proc(ranks):
+    trainers, readers = ranks("trainers", 1), ranks("readers", 1)
+    trainers.ask("publish()")
+    readers.ask("attach('trainers')")
+    [text] = readers.ask("wait_while_stopped()")
+    assert text == "wait for version 100 of weights 'policy': the deadline has passed"
+    forgotten(trainers)
+
+
+def test_abandoned_waits_of_programs_are_forgotten(ranks):
+    trainers, readers = ranks("trainers", 1), ranks("readers", 1)
+    trainers.ask("publish()")
+    readers.ask("attach('trainers')")
+    readers.ask("drop_waits(50)")
+    forgotten(trainers)
+    eventually("the program forgets", lambda: readers.ask("unanswered()"), lambda found: found == [0])
+    with pytest.raises(Refused, match="RDMATimeoutError"):
+        readers.ask("wait_with_deadline()")
+    forgotten(trainers)
+    [pid] = readers.ask("os.getpid()")
+    readers.send("wait(7)")
+    eventually("a request waits", lambda: trainers.ask("awaited()"), lambda found: found == [7])
+    os.kill(pid, signal.SIGKILL)
+    forgotten(trainers)
+
+
 @pytest.mark.parametrize("wait", [0, 1.0])
 def test_no_pull_gives_a_mixture(ranks, wait):
     trainers, reader = ranks("trainers", 1), generators(1)
@@ -187,6 +222,40 @@ def test_attempt_after_a_failure_is_found_by_name(ranks):
     assert readers.ask("pull()") == [[1, 1]]
 
 
+def test_attach_waits_for_the_next_attempt(ranks):
+    trainers, readers = ranks("trainers", 2, policy=RestartPolicy(max_restarts=1, backoff=(0.0, 0.0))), ranks("readers", 1)
+    trainers.ask("publish()")
+    readers.ask("attach('trainers')")
+    # The attempt goes on until this rank ends, too.
+    trainers.ask("str(signal.signal(signal.SIGTERM, signal.SIG_IGN))", [0])
+    readers.send("wait(1)")
+    trainers.kill(1, signal.SIGKILL)
+    with pytest.raises(Refused, match="RDMAPeerLostError"):
+        readers.answers()
+    readers.send("attach('trainers')")
+    trainers.kill(0, signal.SIGKILL)
+    trainers.reopen()
+    trainers.ask("publish()")
+    trainers.ask("train()")
+    readers.answers()
+    assert readers.ask("pull()") == [[1, 1]]
+
+
+def test_page_goes_on_with_the_next_attempt(tmp_path):
+    """The block of the page prints the failure of the first attempt, and so does not run with the others."""
+    [block] = re.findall(r"^```python no-run\n(.*?)^```$", (ROOT / "docs" / "weights.md").read_text(), re.MULTILINE | re.DOTALL)
+    done = subprocess.run([sys.executable, "-c", block], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0 and "the loss is not finite; restarted" in done.stderr, done.stderr
+
+
+def test_attach_to_a_run_without_restarts(ranks):
+    trainers, readers = ranks("trainers", 1), ranks("readers", 1)
+    trainers.ask("publish()")
+    trainers.close()
+    with pytest.raises(Refused, match="NotPublishedError.*the run 'trainers' has no procs"):
+        readers.ask("attach('trainers', timeout=0.5)")
+
+
 def test_program_closes_and_publishes_again(ranks):
     trainers, readers = ranks("trainers", 1), generators(1)
     trainers.ask("publish()")
@@ -249,6 +318,9 @@ def test_program_whose_client_has_actors(ranks):
         ("train(version=0)", "ValueError.*version 0 is not larger"),
         ("run_mesh(ranks=[])", "ValueError.*ranks"),
         ("run_mesh(7)", "TypeError.*run_id=7"),
+        ("run_mesh(ranks=0)", "TypeError.*ranks=0: expected numbers of ranks"),
+        ("run_mesh(ranks='01')", "TypeError.*ranks='01': expected numbers of ranks"),
+        ("Weights.attach('policy', of=None, into=whole(0))", "TypeError.*of=None: expected a mesh"),
     ],
 )
 def test_calls_that_programs_are_refused(ranks, text, error):

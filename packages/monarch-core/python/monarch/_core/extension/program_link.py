@@ -79,15 +79,25 @@ class ProgramLink:
             else:
                 self._end(number, error)
 
-    def ask(self, head: Head, blob: bytes = b"", *, timeout: float | None = None, connection: int | None = None) -> Message:
+    def ask(
+        self,
+        head: Head,
+        blob: bytes = b"",
+        *,
+        timeout: float | None = None,
+        connection: int | None = None,
+        is_answered: threading.Event | None = None,
+    ) -> Message:
         """The answer to a request, for which this thread waits; `connection` is as for `send`.
+
+        `is_answered` is set when there is an answer, which may be after the time-out.
 
         Raises:
             TimeoutError: the time is up.
             ConnectionError: the proc has ended.
             Exception: what the handler has raised.
         """
-        there = threading.Event()
+        there = is_answered or threading.Event()
         found: list[Message | OSError] = []
 
         def answered(answer: Message | OSError) -> None:

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 from weakref import finalize
 
 from monarch import extension
-from monarch.actor import deadline_left
 from monarch.extension.program import answer_in, program_link
 from monarch.rdma.errors import RDMAError, RDMAPeerLostError, RDMATimeoutError
 from monarch.rdma.weights.attaching import target_tensors
@@ -17,6 +16,7 @@ from monarch.rdma.weights.commit import Commit
 from monarch.rdma.weights.program_source import HANDLER
 from monarch.rdma.weights.shared_file import SharedFile
 from monarch.rdma.weights.target import Target
+from monarch.rdma.weights.waiting import Outcome, numbers
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from monarch.extension.program import ProgramLink, ProgramMesh
     from monarch.rdma.weights.attaching import Wanted
 
-# Seconds that an answer of the proc may take beyond the time-out of the call.
-_MORE = 5.0
+# Seconds that an answer of the proc may take beyond the time-out of the call: its error has the reason.
+_MORE = 1.0
 # Targets of this process that were collected, by connection: the next one ends them in the proc. A finalizer must not wait for a lock.
 _collected: deque[tuple[int, int]] = deque()
 
@@ -77,43 +77,38 @@ class ProgramPuller:
 
     def wait(self, version: int) -> Future[int]:
         """What `version_of_all` is elsewhere."""
-        promise = extension.promise(f"version {version} of weights '{self.name}'")
+        head = {"to": HANDLER, "wait": next(numbers)}
+        forgetting = {**head, "do": "forget"}
+        outcome = Outcome(self.name, version, lambda: self._link.send(forgetting, lambda _: None, connection=self._connection))
 
         def answered(found: Message | OSError) -> None:
             try:
                 newest = answer_in(found).head["version"]
             except RDMAError as e:
-                promise.set_exception(e)
+                outcome.set_exception(e)
             except ConnectionError as e:
-                promise.set_exception(_lost(f"wait for weights '{self.name}'", e))
+                outcome.set_exception(_lost(f"wait for weights '{self.name}'", e))
             except BaseException as e:  # the reader of the future raises it
-                promise.set_exception(e)
+                outcome.set_exception(e)
             else:
-                promise.set_result(newest)
+                outcome.set_result(newest)
 
-        head = {"to": HANDLER, "do": "wait", "target": self._number, "version": version, "limit": deadline_left()}
-        self._link.send(head, answered, connection=self._connection)
-        return promise.future
+        self._link.send({**head, "do": "wait", "target": self._number, "version": version}, answered, connection=self._connection)
+        return outcome.future()
 
     def _ask(self, head: dict[str, Any], what: str, timeout: float, blob: bytes = b"") -> Message:
         """The answer to a request, which is sent when the last one has its answer."""
         late = f"{what}: time-out of {timeout:g} s: the proc of this program has not answered"
         if not self._is_answered.wait(timeout):
             raise RDMATimeoutError(f"{late} the request before it")
-        answers: list[Message | OSError] = []
-        is_answered = self._is_answered = Event()
-
-        def answered(found: Message | OSError) -> None:
-            answers.append(found)
-            is_answered.set()
-
-        self._link.send({"to": HANDLER, **head}, answered, blob, connection=self._connection)
-        if not is_answered.wait(timeout + _MORE):
-            raise RDMATimeoutError(late)
+        self._is_answered = Event()
+        head = {"to": HANDLER, **head}
         try:
-            return answer_in(answers[0])
+            return self._link.ask(head, blob, timeout=timeout + _MORE, connection=self._connection, is_answered=self._is_answered)
         except RDMAError:
             raise
+        except TimeoutError:
+            raise RDMATimeoutError(late) from None
         except ConnectionError as e:
             raise _lost(what, e) from None
 

@@ -8,14 +8,13 @@ from __future__ import annotations
 import asyncio
 import pickle
 import time
-from contextlib import nullcontext
 from itertools import count
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from monarch.actor import deadline
 from monarch.extension import Rank
 from monarch.extension.mesh import mesh_view
 from monarch.rdma._buffers.buffer import RDMABuffer
+from monarch.rdma.errors import RDMAPeerLostError
 from monarch.rdma.weights.announcements import Announcements
 from monarch.rdma.weights.attaching import Wanted, attached
 from monarch.rdma.weights.errors import NotPublishedError
@@ -28,8 +27,9 @@ from monarch.rdma.weights.target import Target
 from monarch.rdma.weights.waiting import version_of_all
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
+    from monarch.extension import ProcId
     from monarch.extension.channel import Head, Message
     from monarch.extension.mesh import MeshView
     from monarch.extension.program import Program
@@ -57,6 +57,8 @@ class ProgramWeights:
         # Files of a source that the program has not opened yet.
         self._files: dict[int, list[SharedFile]] = {}
         self._targets: dict[int, _Attached] = {}
+        # Waits for versions, by the numbers that the program has given them.
+        self._waits: dict[int, asyncio.Future[int]] = {}
         self._is_closed = False
 
     async def answer(self, request: Message) -> tuple[Head, bytes]:
@@ -82,10 +84,9 @@ class ProgramWeights:
                 version = await target.pull(timeout=float(head["timeout"]))
                 return {"version": version, "from_sources": target.from_sources, "from_targets": target.from_targets}, b""
             case "wait":
-                limit = head["limit"]
-                with nullcontext() if limit is None else deadline(float(limit)):
-                    later = self._target(head).wait(int(head["version"]))
-                return {"version": await later}, b""
+                return await self._wait(head), b""
+            case "forget":
+                self._forget([head["wait"]])
             case other:
                 raise ValueError(f"an unknown request of a program: {other!r}")
         return {}, b""
@@ -93,6 +94,7 @@ class ProgramWeights:
     def close(self) -> None:
         """The program has ended: its sources are lost."""
         self._is_closed = True
+        self._forget(list(self._waits))
         self._targets.clear()
         self._files.clear()
         for source in self._sources.values():
@@ -101,6 +103,24 @@ class ProgramWeights:
 
     def _target(self, head: Head) -> Target:
         return self._targets[head["target"]].target
+
+    async def _wait(self, head: Head) -> Head:
+        waiting = self._waits[head["wait"]] = self._target(head).wait(int(head["version"])).as_asyncio()
+        try:
+            return {"version": await waiting}
+        except asyncio.CancelledError:
+            if not waiting.cancelled():
+                raise
+            return {"version": None}
+        finally:
+            del self._waits[head["wait"]]
+
+    def _forget(self, waits: Iterable[int]) -> None:
+        """Ends waits whose answers the program does not read."""
+        for number in waits:
+            waiting = self._waits.get(number)
+            if waiting is not None:
+                waiting.cancel()
 
     def _make(self, head: Head, table: Table) -> dict[str, Any]:
         """Makes the memory of a source."""
@@ -132,25 +152,45 @@ class ProgramWeights:
             self._targets.pop(number, None)
         wanted = Wanted(*head["wanted"])
         until = wanted.until()
-        mesh = await self._mesh(wanted, until, head["run"], head["ranks"])
-        made = await asyncio.to_thread(_attached, wanted, until, mesh, table)
+        ended, lost = None, None
+        while True:
+            mesh = await self._mesh(wanted, until, head["run"], head["ranks"], ended, lost)
+            try:
+                made = await asyncio.to_thread(_attached, wanted, until, mesh, table)
+                break
+            except RDMAPeerLostError as e:  # an attempt of the run has ended
+                ended, lost = mesh.procs, e
         number = next(self._numbers)
         if not self._is_closed:
             self._targets[number] = made
         answer = {"target": number, "nbytes": made.target.nbytes, "staging": made.staging.path}
         return answer, pickle.dumps(made.pieces)
 
-    async def _mesh(self, wanted: Wanted, until: float, run_id: str | None, ranks: Sequence[int] | None) -> MeshView:
-        """The procs of a run, of which there are none before it has begun, and between two attempts."""
-        while not (found := await self._program.procs(run_id)):
+    async def _mesh(
+        self,
+        wanted: Wanted,
+        until: float,
+        run_id: str | None,
+        ranks: Sequence[int] | None,
+        ended: Sequence[ProcId] | None,
+        lost: RDMAPeerLostError | None,
+    ) -> MeshView:
+        """The procs of a run, but for procs that have `ended`. There are none before the run has begun, and between two attempts."""
+        while True:
+            found = await self._program.procs(run_id)
+            if found:
+                mesh = _chosen([mesh_view(part) for part in found], ranks)
+                if mesh.procs != ended:
+                    return mesh
             if time.monotonic() + _LOOK >= until:
+                if lost is not None:
+                    raise lost
                 which = "the run of this program" if run_id is None else f"the run '{run_id}'"
                 raise NotPublishedError(
                     f"attach to weights '{wanted.name}': time-out of {wanted.timeout:g} s: {which} has no procs",
                     hint="`run_mesh` takes the `run_id` of a run of the same client that is active",
                 )
             await asyncio.sleep(_LOOK)
-        return _chosen([mesh_view(mesh) for mesh in found], ranks)
 
 
 def _chosen(views: Sequence[MeshView], ranks: Sequence[int] | None) -> MeshView:

@@ -57,19 +57,21 @@ class Published:
         self._newest = newest
         self._awaits = awaits
         self._lock = Lock()
-        self._waiting: list[tuple[int, extension.Request]] = []
+        # The requests that wait, by process and number: the least version, and the request.
+        self._waiting: dict[tuple[int, int], tuple[int, extension.Request]] = {}
         self._tree = ReaderTree(int(extension.member().host))
-        self._joined = set[int]()
+        # The processes whose end is reported.
+        self._watched = set[int]()
         self._words = RDMABuffer(words.memory, readonly=True)
 
     def arrived(self) -> None:
         """Answers the requests that wait for the newest version."""
         with self._lock:
             version = self._newest()
-            ready = [request for least, request in self._waiting if least <= version]
-            self._waiting = [(least, request) for least, request in self._waiting if least > version]
+            ready = [key for key, (least, _) in self._waiting.items() if least <= version]
+            requests = [self._waiting.pop(key)[1] for key in ready]
             self._note()
-        for request in ready:
+        for request in requests:
             request.answer(_packed(version))
 
     def offer(self, request: extension.Request) -> None:
@@ -82,10 +84,7 @@ class Published:
 
     def join(self, request: extension.Request, asked: dict[str, Any]) -> None:
         """Answers a reader that asks for another one to read from: process, number and host, or nothing."""
-        proc = int(request.proc)
-        if proc not in self._joined:
-            self._joined.add(proc)
-            extension.when_done(extension.watch(request.proc), lambda _: self._left(proc))
+        proc = self._watch(request)
         refused = {(int(a), int(b)) for a, b in asked["refused"]}
         for key in refused:
             self._tree.leave(key)
@@ -93,21 +92,33 @@ class Published:
         found = self._tree.join((proc, int(asked["number"])), str(asked["needs"]), int(asked["host"]), (direct, own), refused)
         request.answer(json.dumps(found and [*found[0], found[1]]).encode())
 
+    def _watch(self, request: extension.Request) -> int:
+        """The process of a reader, whose end is reported from now on."""
+        proc = int(request.proc)
+        if proc not in self._watched:
+            self._watched.add(proc)
+            extension.when_done(extension.watch(request.proc), lambda _: self._left(proc))
+        return proc
+
     def _left(self, proc: int) -> None:
-        self._joined.discard(proc)
+        self._watched.discard(proc)
         self._tree.leave_all(proc)
+        with self._lock:
+            for key in [key for key in self._waiting if key[0] == proc]:
+                del self._waiting[key]
+            self._note()
 
     def _reader_ended(self, place: Place) -> None:
         if not self.is_closed:
             self._announcements.give(place)
 
-    def wait(self, request: extension.Request, version: int) -> None:
+    def wait(self, request: extension.Request, asked: dict[str, Any]) -> None:
         """Answers when there is this version or a later one."""
+        proc = self._watch(request)
         with self._lock:
             is_ended = self.is_closed or self.is_lost
             if not is_ended:
-                request.defer()
-                self._waiting.append((version, request))
+                self._waiting[proc, int(asked["number"])] = int(asked["version"]), request
                 self._note()
         if is_ended:
             request.fail(self._refusal())
@@ -115,9 +126,18 @@ class Published:
             # The lock is a fence: a program writes its version before it looks whether one is awaited.
             self.arrived()
 
+    def forget(self, request: extension.Request, asked: dict[str, Any]) -> None:
+        """Ends a request to wait, whose answer no code reads any more."""
+        with self._lock:
+            _, found = self._waiting.pop((int(request.proc), int(asked["number"])), (0, None))
+            self._note()
+        if found is not None:
+            found.fail(b"")
+        request.answer()
+
     def _note(self) -> None:
         if self._awaits is not None:
-            self._awaits(min((least for least, _ in self._waiting), default=None))
+            self._awaits(min((least for least, _ in self._waiting.values()), default=None))
 
     def close(self) -> list[Future[None]]:
         """Ends the buffers, and fails the requests that wait."""
@@ -143,8 +163,8 @@ class Published:
 
     def _fail_requests(self) -> None:
         with self._lock:
-            waiting, self._waiting = self._waiting, []
-        for _, request in waiting:
+            waiting, self._waiting = self._waiting, {}
+        for _, request in waiting.values():
             request.fail(self._refusal())
 
     def _refusal(self) -> bytes:
@@ -157,8 +177,7 @@ class Published:
 
 def check_free(name: str) -> None:
     """`ValueError` if this process publishes the name already."""
-    with _lock:
-        found = _published.get(name)
+    found = _published.get(name)
     if found is not None and not found.is_lost:
         raise ValueError(f"this process publishes weights '{name}' already: close that source first, or take another name")
 
@@ -166,12 +185,10 @@ def check_free(name: str) -> None:
 def add(made: Published) -> None:
     """Answers requests for these from now on."""
     with _lock:
+        check_free(made.name)
         found = _published.get(made.name)
-        if found is None or found.is_lost:
-            _published[made.name] = made
+        _published[made.name] = made
     if found is not None:
-        if not found.is_lost:
-            raise ValueError(f"this process publishes weights '{made.name}' already: close that source first, or take another name")
         found.close()
     extension.serve(REQUEST, answer)
     # Buffers that live until the interpreter has unloaded its modules could not be released in order.
@@ -193,8 +210,10 @@ def answer(request: extension.Request) -> None:
         found.offer(request)
     elif asked["do"] == "join":
         found.join(request, asked)
+    elif asked["do"] == "forget":
+        found.forget(request, asked)
     else:
-        found.wait(request, int(asked["version"]))
+        found.wait(request, asked)
 
 
 def ask(proc: extension.ProcId, do: str, name: str, **more: Any) -> Future[bytes]:
