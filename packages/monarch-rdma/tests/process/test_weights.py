@@ -8,6 +8,7 @@ from contextlib import nullcontext, suppress
 
 import numpy as np
 import pytest
+from eventually import eventually
 from other_hosts import other_hosts
 from weights_actors import COLUMNS, ROWS, Generator, ReadyTrainer, Trainer, whole
 
@@ -503,43 +504,22 @@ def test_source_that_is_closed():
     assert values(generators.pull.call()) == [0]
 
 
-@pytest.mark.parametrize(
-    ("options", "error", "text"),
-    [
-        ({"of": None}, TypeError, "expected a mesh of procs or actors"),
-        ({"name": ""}, TypeError, "the name of weights is a text"),
-        ({"buffers": 3}, ValueError, "buffers must be 1 or 2"),
-        ({"buffers": 1, "cast": True}, ValueError, "needs buffers=2"),
-        ({"timeout": -1}, ValueError, "timeout must not be negative"),
-        ({"fan_out": -1}, ValueError, "fan_out must not be negative"),
-        ({"fan_out": "2"}, TypeError, "cannot be interpreted as an integer"),
-        ({"into": {}}, ValueError, "there is no tensor to take weights"),
-        ({"into": {"bias": np.broadcast_to(np.zeros(1), (COLUMNS,))}}, ValueError, "tensor 'bias' is read-only"),
-    ],
-)
-def test_arguments_that_attach_refuses(options, error, text):
-    trainers, _ = meshes(1, 1)
-    given = {"name": "policy", "of": trainers, "into": {"bias": np.zeros(COLUMNS)}, **options}
-    with pytest.raises(error, match=text):
-        Weights.attach(given.pop("name"), **given)
+def test_abandoned_waits_are_forgotten():
+    trainers, generators = meshes(2, 1)
+    trainers.publish.call().get()
+    generators.attach.call(trainers).get()
 
+    def waiting(count):
+        eventually("so many requests wait", lambda: values(trainers.waiting.call()), lambda found: found == [count] * 2)
 
-def test_arguments_that_publish_refuses():
-    for options, error, text in (
-        ({"buffers": 0}, ValueError, "buffers must be 1 or 2"),
-        ({"wait": -1}, ValueError, "wait must not be negative, got -1"),
-        ({"wait": "1"}, TypeError, "wait must be a number of seconds, got str"),
-        ({"state_dict": {"a": 3}}, TypeError, "tensor 'a'"),
-        ({"name": 5}, TypeError, "the name of weights is a text"),
-    ):
-        given = {"name": "refused", "state_dict": {"a": np.zeros(2)}, **options}
-        with pytest.raises(error, match=text):
-            Weights.publish(given.pop("name"), given.pop("state_dict"), **given)
-    with Weights.publish("once", {"a": (np.zeros(2), Box((0,), (2,), (4,)))}) as source:
-        with pytest.raises(ValueError, match="publishes weights 'once' already"):
-            Weights.publish("once", {})
-        assert repr(source) == "<Source of weights 'once', version 0>"
-    Weights.publish("once", {}).close()
+    generators.start_waiting.call(5).get()
+    waiting(1)
+    generators.give_up.call().get()
+    waiting(0)
+    generators.start_waiting.call(5).get()
+    waiting(1)
+    os.kill(generators.pid.call_one().get(), signal.SIGKILL)
+    waiting(0)
 
 
 @pytest.mark.parametrize("start", [0, 1, -4, 1 << 40, 1 << 62])

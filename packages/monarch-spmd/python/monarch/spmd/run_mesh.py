@@ -21,6 +21,8 @@ def run_mesh(run_id: str | None = None, *, ranks: Iterable[int] | None = None) -
         is the mesh of the new procs.
 
     Raises:
+        TypeError: `run_id` is no text, or `ranks` are no numbers.
+        ValueError: `ranks` is empty, or a number is negative.
         SPMDError: no run has started this process.
 
     ```python
@@ -35,7 +37,10 @@ def run_mesh(run_id: str | None = None, *, ranks: Iterable[int] | None = None) -
     """
     if run_id is not None and not isinstance(run_id, str):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise TypeError(f"run_id={run_id!r}: expected a text, not {type(run_id).__name__}")
-    chosen = None if ranks is None else tuple(index(rank) for rank in ranks)
+    try:
+        chosen = None if ranks is None else tuple(map(index, ranks))
+    except TypeError:
+        raise TypeError(f"ranks={ranks!r}: expected numbers of ranks, as in ranks=[0, 1]") from None
     if chosen is not None and (not chosen or min(chosen) < 0):
         raise ValueError(f"ranks={list(chosen)}: expected at least one number from 0 on")
     if program_link() is None:

@@ -19,7 +19,7 @@ _U64 = 1 << 64
 def check_timeout(timeout: Any, name: str = "timeout") -> float:
     """Seconds: `TypeError` unless a number, `ValueError` for a negative one or NaN, `OverflowError` beyond 64 bits; with this name."""
     if not isinstance(timeout, (int, float)) or isinstance(timeout, bool):
-        raise TypeError(f"{name} must be a number of seconds, got {type(timeout).__name__}")
+        raise TypeError(f"{name} must be a number of seconds, got {timeout!r}")
     if not timeout >= 0:
         raise ValueError(f"{name} must not be negative, got {timeout}")
     if timeout >= _U64:

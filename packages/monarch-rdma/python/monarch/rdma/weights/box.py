@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from operator import index
 from typing import TYPE_CHECKING
+
+from monarch.rdma.weights.arguments import check_numbers
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -22,6 +23,7 @@ class Box:
         global_shape: the shape of the global tensor.
 
     Raises:
+        TypeError: an argument is no sequence of whole numbers.
         ValueError: the numbers of dimensions differ, or the part is not within the global tensor.
 
     ```python
@@ -37,7 +39,7 @@ class Box:
 
     def __init__(self, offset: Sequence[int], shape: Sequence[int], global_shape: Sequence[int]) -> None:
         for name, values in (("offset", offset), ("shape", shape), ("global_shape", global_shape)):
-            object.__setattr__(self, name, tuple(index(value) for value in values))
+            object.__setattr__(self, name, check_numbers(name, values))
         if not len(self.offset) == len(self.shape) == len(self.global_shape):
             raise ValueError(f"{self}: expected the same number of dimensions in the offset and both shapes")
         for start, size, whole in zip(self.offset, self.shape, self.global_shape, strict=True):

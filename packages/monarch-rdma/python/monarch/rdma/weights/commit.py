@@ -9,15 +9,12 @@ import numpy as np
 from monarch.rdma._buffers.buffer import RDMABuffer
 from monarch.rdma._transfer.operation import READ
 from monarch.rdma.weights.casting import Casts
-from monarch.rdma.weights.operations import kept_by, plan_of
+from monarch.rdma.weights.operations import COPY, kept_by, plan_of
 from monarch.rdma.weights.planner import find_runs, merged
 
 if TYPE_CHECKING:
     from monarch.rdma.weights.local_tensor import LocalTensors
     from monarch.rdma.weights.planner import Pieces
-
-# Seconds for a copy within this process: it waits for nothing but memory.
-_COPY = 600.0
 
 
 class Commit:
@@ -31,6 +28,6 @@ class Commit:
         self._casts = None if same.all() else Casts(tensors, pieces, np.flatnonzero(~same), memory)
 
     def run(self) -> None:
-        self._plan.submit(timeout=_COPY).get()
+        self._plan.submit(timeout=COPY).get()
         if self._casts is not None:
             self._casts.run()

@@ -13,8 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from monarch.actor import Future
-    from monarch.rdma.weights.announcements import Announcements
-from monarch.rdma.weights.memories import Memories
+    from monarch.rdma.weights.memories import Memories
 
 
 class MemberSource(Updates):

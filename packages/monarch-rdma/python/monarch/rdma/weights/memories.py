@@ -17,7 +17,7 @@ from monarch.rdma._process.allocation import allocate
 from monarch.rdma._transfer.memory import Memory
 from monarch.rdma._transfer.operation import WRITE
 from monarch.rdma.weights.local_tensor import LocalTensors, local_tensors
-from monarch.rdma.weights.operations import kept_by, plan_of
+from monarch.rdma.weights.operations import COPY, kept_by, plan_of
 from monarch.rdma.weights.planner import dense_strides, find_runs, merged, placed
 from monarch.rdma.weights.table import products, sums
 from monarch.rdma.weights.words import CLOSING, WHOLE, WRITING, Words, state_of, version_of, word
@@ -33,8 +33,6 @@ if TYPE_CHECKING:
 
 # Seconds between two looks at the announcements of readers.
 _LOOK = 0.0002
-# Seconds that a copy within this process may take: it waits for nothing but memory.
-_COPY = 600.0
 
 
 class Memories(Protocol):
@@ -91,7 +89,7 @@ class Copies:
         plan = self._plans[slot]
         if plan is None:
             plan = self._plans[slot] = self._plan(self._writable[slot])
-        plan.submit(timeout=_COPY).get()
+        plan.submit(timeout=COPY).get()
         self.words[slot] = word(version, WHOLE)
 
     def _plan(self, buffer: RDMABuffer) -> RDMAPlan:

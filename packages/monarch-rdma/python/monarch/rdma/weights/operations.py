@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from monarch.rdma.weights.planner import Runs
     from monarch.rdma.weights.table import Numbers
 
+# Seconds for a copy within this process: it waits for nothing but memory.
+COPY = 600.0
 # The object that keeps local memory, and its GPU.
 Kept = tuple[Any, int | None]
 

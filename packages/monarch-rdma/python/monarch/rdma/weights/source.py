@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import os
 from contextlib import contextmanager
-from operator import index
 from typing import TYPE_CHECKING
 
 from monarch import extension
+from monarch.rdma.weights.arguments import check_number
 from monarch.rdma.weights.words import LAST
 
 if TYPE_CHECKING:
@@ -51,6 +51,7 @@ class Source:
             version: a step number that is larger than the last one; by default the next number.
 
         Raises:
+            TypeError: `version` is no whole number.
             ValueError: `version` is not larger, or beyond 61 bits, or a tensor has another layout than at `publish`.
             RDMAPeerLostError: in the program of a run: its connection to the proc has ended.
             RuntimeError: the source is closed, another update is in progress, or this process is a fork of the one that publishes.
@@ -67,7 +68,7 @@ class Source:
         ```
         """
         core = self.__core__
-        new = core.version + 1 if version is None else index(version)
+        new = core.version + 1 if version is None else check_number("version", version)
         if new <= core.version:
             raise ValueError(f"update of weights '{core.name}': version {new} is not larger than {core.version}")
         if new > LAST:

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from operator import index
 from threading import Thread
 from typing import TYPE_CHECKING, Protocol
 
 from monarch import extension
-from monarch.actor import deadline_left
-from monarch.rdma._buffers.arguments import check_timeout
+from monarch.rdma.weights.arguments import check_number, time_limit
 from monarch.rdma.weights.words import LAST
 
 if TYPE_CHECKING:
@@ -101,10 +99,7 @@ class Target:
             assert mine["layer"].tolist() == [0, 1, 2, 3]
         ```
         """
-        seconds, limit = check_timeout(timeout), deadline_left()
-        if limit is not None:
-            seconds = min(seconds, limit)
-        core = self.__core__
+        seconds, core = time_limit(timeout), self.__core__
         promise = extension.promise(f"pull of weights '{core.name}'")
 
         def run() -> None:
@@ -131,6 +126,7 @@ class Target:
             RDMAPeerLostError: from the Future: a source has died.
             NotPublishedError: from the Future: a source was closed.
             RDMATimeoutError: from the Future: the deadline has passed.
+            TypeError: `version` is no whole number.
             ValueError: `version` is beyond 61 bits.
 
         ```python
@@ -157,7 +153,7 @@ class Target:
             assert later.get() == 1
         ```
         """
-        least = index(version)
+        least = check_number("version", version)
         if least > LAST:
             raise ValueError(f"wait for weights '{self.name}': version {least} is larger than {LAST}")
         return self._wait(least)

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from operator import index
 from typing import TYPE_CHECKING, Any
 
-from monarch.actor import deadline_left
 from monarch.extension.program import ProgramMesh, program_link
 from monarch.rdma._buffers.arguments import check_timeout
 from monarch.rdma._process.allocation import allocate
 from monarch.rdma.weights import attaching, member_source, program_source, program_target
+from monarch.rdma.weights.arguments import check_buffers, check_cast, check_fan_out, check_name, check_tensors, time_limit
 from monarch.rdma.weights.puller import Puller
 from monarch.rdma.weights.source import Source
 from monarch.rdma.weights.target import Target
@@ -52,8 +51,8 @@ class Weights:
             The source.
 
         Raises:
-            TypeError: a value is no tensor.
-            ValueError: a tensor cannot be described, or the process publishes the name already.
+            TypeError: an argument is of another type, or a value is no tensor.
+            ValueError: `buffers` is not 1 or 2, a tensor cannot be described, or the process publishes the name already.
             RDMAUnsupportedError: a tensor is on a device that cannot be read.
 
         ```python
@@ -65,13 +64,12 @@ class Weights:
             assert source.name == "rows"
         ```
         """
-        if buffers not in (1, 2):
-            raise ValueError(f"buffers must be 1 or 2, got {buffers!r}")
-        seconds = check_timeout((_WAIT if buffers == 1 else 0) if wait is None else wait, "wait")
+        count, state = check_buffers(buffers), check_tensors("state_dict", state_dict)
+        seconds = check_timeout((_WAIT if count == 1 else 0) if wait is None else wait, "wait")
         link = program_link()
         if link is None:
-            return Source(member_source.publish(_checked(name), dict(state_dict), buffers, seconds))
-        return Source(program_source.publish(link, _checked(name), dict(state_dict), buffers, seconds))
+            return Source(member_source.publish(check_name(name), state, count, seconds))
+        return Source(program_source.publish(link, check_name(name), state, count, seconds))
 
     @staticmethod
     def attach(
@@ -105,7 +103,7 @@ class Weights:
             NotPublishedError: ranks publish no weights of this name when the time is up; the text has their numbers.
             RDMAPeerLostError: a rank has ended.
             RDMATimeoutError: a rank does not answer.
-            TypeError: `of` is no mesh, `fan_out` is no number, or a value is no tensor.
+            TypeError: `of` is no mesh, another argument is of another type, or a value is no tensor.
             ValueError: `fan_out` is negative, or a tensor is read-only, or cannot be described.
 
         ```python
@@ -126,28 +124,15 @@ class Weights:
             assert mine["layer"].sum() == 4
         ```
         """
-        if buffers not in (1, 2):
-            raise ValueError(f"buffers must be 1 or 2, got {buffers!r}")
-        if cast and buffers == 1:
-            raise ValueError("cast=True converts on the way from a second buffer: it needs buffers=2")
-        if index(fan_out) < 0:
-            raise ValueError(f"fan_out must not be negative, got {fan_out!r}")
-        seconds, left = check_timeout(timeout), deadline_left()
-        if left is not None:
-            seconds = min(seconds, left)
-        wanted = attaching.Wanted(_checked(name), bool(cast), index(fan_out), seconds)
+        count = check_buffers(buffers)
+        wanted = attaching.Wanted(check_name(name), check_cast(cast, count), check_fan_out(fan_out), time_limit(timeout))
+        state = check_tensors("into", into)
         if isinstance(of, ProgramMesh):
-            return program_target.attach(wanted, of, into, buffers)
+            return program_target.attach(wanted, of, state, count)
         mesh = attaching.members(of)
-        tensors = attaching.target_tensors(into)
-        room = allocate if buffers > 1 else None
+        tensors = attaching.target_tensors(state)
+        room = allocate if count > 1 else None
         puller = attaching.attached(
             wanted, wanted.until(), mesh, tensors.table, lambda pieces, feeds: Puller(wanted.name, tensors, pieces, feeds, room)
         )
         return Target(puller, lambda version: version_of_all(wanted.name, mesh, version))
-
-
-def _checked(name: Any) -> str:
-    if not isinstance(name, str) or not name:
-        raise TypeError(f"the name of weights is a text, got {name!r}")
-    return name
