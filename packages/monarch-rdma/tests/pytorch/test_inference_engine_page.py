@@ -23,7 +23,7 @@ import torch
 from code_of_page import MonarchExecutor, Trainer, transfer
 from torch import nn
 
-from monarch.actor import SupervisionError, this_host
+from monarch.actor import ActorError, this_host
 from monarch.spmd import setup_torch_elastic_env
 
 
@@ -51,6 +51,15 @@ if __name__ == "__main__":
     executor.check_health()
     executor.collective_rpc("init_weight_transfer_engine", args=({"name": "policy", "trainers": pickle.dumps(trainers)},))
     transfer(trainers, executor)
+    # As the loop of the engine does.
+    running = executor.execute_model("batch", non_block=True)
+    assert running.result() == (0, "batch") and executor.sample_tokens("grammar") == (0, "grammar")
+    try:
+        executor.collective_rpc("start_draft_weight_update")
+    except ActorError as error:
+        assert "updates no draft model" in str(error)
+    else:
+        raise AssertionError
 
     whole = {name: 2 * tensor for name, tensor in model().state_dict().items()}
     found = executor.collective_rpc(parameters, non_block=True).result()

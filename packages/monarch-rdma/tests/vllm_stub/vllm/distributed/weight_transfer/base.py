@@ -19,9 +19,13 @@ Update = TypeVar("Update", bound=WeightTransferUpdateInfo)
 class WeightTransferEngine(ABC, Generic[Init, Update]):
     init_info_cls: type[Init]
     update_info_cls: type[Update]
+    supports_draft_weight_update = True
 
     def __init__(self, config: Any, vllm_config: Any, device: Any, model: Any) -> None:
-        self.model = model
+        self.config, self.vllm_config, self.device, self.model = config, vllm_config, device, model
+
+    def parse_init_info(self, init_dict: dict[str, Any]) -> Init:
+        return self.init_info_cls(**init_dict)
 
     def update_weights(self, update_info: dict[str, Any]) -> None:
         self.receive_weights(self.update_info_cls(**update_info))

@@ -22,6 +22,12 @@ class Executor(ABC):
         non_block: bool = False,
     ) -> Any: ...
 
+    def execute_model(self, scheduler_output: Any, non_block: bool = False) -> Any:
+        return self.collective_rpc("execute_model", args=(scheduler_output,), non_block=non_block)[0]
+
+    def sample_tokens(self, grammar_output: Any, non_block: bool = False) -> Any:
+        return self.collective_rpc("sample_tokens", args=(grammar_output,), non_block=non_block)[0]
+
     @abstractmethod
     def check_health(self) -> None: ...
 

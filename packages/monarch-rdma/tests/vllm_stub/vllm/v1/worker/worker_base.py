@@ -36,13 +36,23 @@ class WorkerWrapperBase:
     def check_health(self) -> None:
         pass
 
+    def execute_model(self, scheduler_output: Any) -> Any:
+        return self.rank, scheduler_output
+
+    def sample_tokens(self, grammar_output: Any) -> Any:
+        return self.rank, grammar_output
+
     def init_weight_transfer_engine(self, init_info: dict[str, Any]) -> None:
         kind = WeightTransferEngineFactory.engines[self.config.weight_transfer_config.backend]
         self.engine = kind(self.config.weight_transfer_config, self.config, self.device, self.model)
-        self.engine.init_transfer_engine(kind.init_info_cls(**init_info))
+        self.engine.init_transfer_engine(self.engine.parse_init_info(init_info))
 
     def start_weight_update(self) -> None:
         self.engine.start_weight_update()
+
+    def start_draft_weight_update(self) -> None:
+        if not self.engine.supports_draft_weight_update:
+            raise RuntimeError("the engine updates no draft model")
 
     def update_weights(self, update_info: dict[str, Any]) -> None:
         self.engine.update_weights(update_info)
