@@ -2,7 +2,21 @@
 
 from __future__ import annotations
 
-from bench.faults import collectives, disks, ends, frozen, healthy, loads, machine, memory, networks, services, versions, waits
+from bench.faults import (
+    collectives,
+    disks,
+    ends,
+    frozen,
+    healthy,
+    loads,
+    machine,
+    memory,
+    networks,
+    schedulers,
+    services,
+    versions,
+    waits,
+)
 from bench.faults.program import Fault
 
 FAULTS: tuple[Fault, ...] = (
@@ -19,7 +33,17 @@ FAULTS: tuple[Fault, ...] = (
 )
 # Their jobs are on hosts of their own.
 OF_HOSTS: tuple[Fault, ...] = networks.FAULTS
-ALL: tuple[Fault, ...] = (*FAULTS, *OF_HOSTS, *healthy.HEALTHY, *collectives.HEALTHY, *versions.HEALTHY)
+# Their jobs are on a real cluster of this machine.
+OF_CLUSTERS: tuple[Fault, ...] = schedulers.FAULTS
+ALL: tuple[Fault, ...] = (
+    *FAULTS,
+    *OF_HOSTS,
+    *OF_CLUSTERS,
+    *healthy.HEALTHY,
+    *collectives.HEALTHY,
+    *versions.HEALTHY,
+    *schedulers.HEALTHY,
+)
 
 
 def by_name(name: str) -> Fault:

@@ -101,7 +101,7 @@ def measure(faults: Sequence[Fault], show: bool) -> int:
     possible = [fault for fault in faults if fault.is_possible()]
     for fault in faults:
         if fault not in possible:
-            print(f"{fault.name:<24}not possible here: it needs {fault.module or f'root, and {fault.needs}'}")
+            print(f"{fault.name:<24}not possible here: it needs {fault.missing()}")
             continue
         row = diagnosed(fault)
         rows.append(row)

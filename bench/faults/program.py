@@ -20,7 +20,8 @@ class Fault(NamedTuple):
     """A program with a fault. `cause` is a regular expression of the expected first line; empty for a healthy job.
 
     `after` is the time in seconds from readiness until the fault can be seen, such as the limit after which a process is unresponsive.
-    `needs` is a folder that only root may change, `module` one that is not always installed.
+    `needs` is a folder that only root may change, `module` one that is not always installed; `lacks` gives the reason why a real component
+    cannot be started here, empty if it can.
     """
 
     name: str
@@ -29,12 +30,18 @@ class Fault(NamedTuple):
     after: float = 0.5
     needs: str = ""
     module: str = ""
+    lacks: Callable[[], str] = lambda: ""
+
+    def missing(self) -> str:
+        """What this machine or user lacks for the program; empty if it can run."""
+        if self.module and find_spec(self.module) is None:
+            return self.module
+        if self.needs and not (os.geteuid() == 0 and os.path.isdir(self.needs)):
+            return f"root, and {self.needs}"
+        return self.lacks()
 
     def is_possible(self) -> bool:
-        """Whether this machine has the folder in `needs`, this user may change it, and the module is installed."""
-        if self.module and find_spec(self.module) is None:
-            return False
-        return not self.needs or (os.geteuid() == 0 and os.path.isdir(self.needs))
+        return not self.missing()
 
 
 def go_on() -> None:

@@ -15,7 +15,7 @@ from eventually import eventually
 
 import monarch.actor
 from monarch.actor import Actor, Channel, Port, SupervisionError, endpoint, this_host
-from monarch.extension.inspection import InspectedJob, host_stacks, inspect_jobs
+from monarch.extension.inspection import InspectedJob, add_report, host_stacks, inspect_jobs
 
 
 class Held(Actor):
@@ -219,3 +219,16 @@ def test_only_the_given_job_is_asked(monkeypatch: pytest.MonkeyPatch, given: dic
     monkeypatch.setattr(_native, "agent_pid", lambda agent: agent + 2)
     monkeypatch.setattr(inspection, "agents", lambda: [5, 6])
     assert sorted(one.number for one in inspect_jobs(**given)) == sorted(seen) == asked
+
+
+def test_report_of_a_wheel_is_shown() -> None:
+    def broken() -> object:
+        raise ValueError("no report")
+
+    add_report("test.told", lambda: [os.getpid()])
+    add_report("test.broken", broken)
+    add_report("test.unfit", object)
+    reports = next(proc["answer"]["reports"] for proc in host_stacks()["procs"] if proc["pid"] == os.getpid())
+    assert {name: told for name, told in reports.items() if name.startswith("test.")} == {"test.told": [os.getpid()]}
+    with pytest.raises(TypeError, match="expected a function"):
+        add_report("test.none", None)  # pyright: ignore[reportArgumentType]

@@ -9,6 +9,7 @@ from monarch._core.call.send_target import SendTarget
 from monarch._core.extension.attached_hosts import (
     explain_failure,
     explain_loss,
+    host_names,
     lost_gateway,
     lost_hosts,
     stop_all_procs,
@@ -32,6 +33,7 @@ __all__ = [
     "explain_loss",
     "healer_of",
     "host_mesh_number",
+    "host_names",
     "join_gateway",
     "joined_by",
     "lost_gateway",

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from monarch.job._job.launcher import JobStatus as JobStatus
     from monarch.job._job.launcher import Launcher as Launcher
     from monarch.job._job.launcher import Plan as Plan
+    from monarch.job._job.launcher import Trouble as Trouble
     from monarch.job._job.trait import JobTrait as JobTrait
     from monarch.job._job.trait import add_feature as add_feature
     from monarch.job._job.trait import keeper_of as keeper_of
@@ -76,7 +77,7 @@ _HOMES = {
     "_job.components": ("MeshAdminConfig", "TelemetryConfig"),
     "_job.feature": ("FeatureHosts", "JobControl", "JobFeature", "Offer", "TelemetryFeature"),
     "_job.job_state": ("JobState",),
-    "_job.launcher": ("HealReport", "HostStatus", "JobStatus", "Launcher", "Plan"),
+    "_job.launcher": ("HealReport", "HostStatus", "JobStatus", "Launcher", "Plan", "Trouble"),
     "_job.trait": ("JobTrait", "add_feature", "keeper_of"),
     "_job.worker_address": (
         "SERVICE_PROC_IDS_ENV",

@@ -30,6 +30,15 @@ def lost_hosts(hosts: HostMesh) -> dict[int, str]:
     return {rank: lost[agent] for rank, agent in enumerate(hosts.__core__.agents) if agent in lost}
 
 
+def host_names(hosts: HostMesh) -> dict[int, str]:
+    """The names of the machines of attached hosts, by their ranks in the mesh; hosts that have not joined are left out."""
+    attachment = hosts.__core__.attachment
+    if attachment is None:
+        return {}
+    names = {agent: one["host"] for agent, one in zip(attachment.ids, attachment.described(), strict=True) if one is not None}
+    return {rank: names[agent] for rank, agent in enumerate(hosts.__core__.agents) if agent in names}
+
+
 def lost_gateway(hosts: HostMesh) -> str | None:
     """The reason for the loss of the gateway to attached hosts; None if it is not lost, or if there is none."""
     native = None if hosts.__core__.attachment is None else hosts.__core__.attachment.process.hosts.native

@@ -53,6 +53,7 @@ def waits_and_failures(process: LocalProcess) -> dict[str, Any]:
         ("resources", lambda: _resources(process)),
         ("groups", process_groups),
         ("software", software),
+        ("reports", lambda: reports(process)),
     )
     for name, look in looks:
         try:
@@ -139,6 +140,19 @@ def _shown(process: LocalProcess) -> list[tuple[Owned, list[tuple[int, MeshFailu
         shares[i] += more
         left -= more
     return [(mesh, failed[:share]) for (mesh, failed), share in zip(meshes, shares, strict=True) if share][::-1]
+
+
+def reports(process: LocalProcess) -> dict[str, Any]:
+    """The reports of other wheels by their names; one that raises, or that is no JSON, is left out."""
+    import json
+
+    found: dict[str, Any] = {}
+    for name, report in list(process.reports.items()):
+        try:
+            found[name] = json.loads(json.dumps(report()))
+        except Exception:  # a function of another wheel
+            continue
+    return found
 
 
 def _resources(_: LocalProcess) -> dict[str, Any]:

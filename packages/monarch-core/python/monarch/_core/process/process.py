@@ -23,6 +23,7 @@ from monarch._core.process.provided import provided
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from typing import Any
 
     from monarch._core.process.mesh_info import MeshInfo
@@ -71,6 +72,8 @@ class LocalProcess:
         self.controllers: dict[str, Any] = {}
         # The listeners of membership; None if there are none.
         self.membership: Listeners | None = None
+        # The reports of other wheels with the stacks of this process, by their names (`extension/reports.py`).
+        self.reports: dict[str, Callable[[], object]] = {}
         # Meshes of procs that are starting, by the call id that their procs answer, with the present activity of the procs.
         self.starting: dict[int, tuple[MeshInfo, str]] = {}
         # This process as the creator of meshes, pickled (`call/current_actor.py`).

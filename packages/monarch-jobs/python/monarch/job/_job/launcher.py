@@ -57,6 +57,21 @@ class HealReport(NamedTuple):
     missing: list[HostStatus]
 
 
+class Trouble(NamedTuple):
+    """What a scheduler knows to be wrong with a job, in a sentence that begins with its subject; `hosts` has (mesh, rank)
+    of those that it is about, none for all.
+
+    `kind`: the job or these workers have `ended`, the workers are `stuck` and will not start by themselves, the machines of running workers
+    are `leaving` or do not answer the scheduler, or the job is `queued`. `source` was asked, `command` shows more.
+    """
+
+    kind: Literal["ended", "stuck", "leaving", "queued"]
+    text: str
+    hosts: tuple[tuple[str, int], ...] = ()
+    source: str = ""
+    command: str = ""
+
+
 class LogFile(NamedTuple):
     """A file with the output of a worker; `stream` is `out`, `err`, or `system` for what is not a worker's."""
 
@@ -66,7 +81,7 @@ class LogFile(NamedTuple):
     path: str
 
 
-for _public in (HostStatus, JobStatus, HealReport):
+for _public in (HostStatus, JobStatus, HealReport, Trouble):
     _public.__module__ = "monarch.job"
 
 
@@ -131,6 +146,9 @@ class Launcher(Protocol):
 
     One with a method `ending() -> (state, reason)` gives, for a job that has ended, state and reason in the scheduler's terms, as the last
     `poll` found them. Without the method, they are `phase` and `detail` of the status.
+
+    One with a method `troubles(ids) -> list[Trouble]` gives `monarch diagnose` what it knows to be wrong. It changes nothing, and may take
+    seconds.
 
     `ids` is what `submit` returned, plain JSON; it is all that another process needs to go on with the allocation.
     """

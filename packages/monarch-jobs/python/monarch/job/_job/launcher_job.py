@@ -13,14 +13,18 @@ from monarch.job._job.heal import HealSteps, heal
 from monarch.job._job.hold import Hold, is_wanted
 from monarch.job._job.host_end import leave, shut_down
 from monarch.job._job.job_state import JobState, check_count, check_mesh_names
-from monarch.job._job.launcher import HealReport, Host, HostStatus, JobStatus, Launcher, Plan
+from monarch.job._job.launcher import HealReport, Host, HostStatus, JobStatus, Launcher, Plan, Trouble
 from monarch.job._job.saved import launcher_factory, write
+from monarch.job._job.scheduler_report import SCHEDULERS
 from monarch.job._job.trait import JobTrait, refresh
 from monarch.job._job.watch import AddressWatch, Promise
 from monarch.job.errors import JobError
 
 if TYPE_CHECKING:
     from monarch.actor import Future, HostMesh
+
+# The most hosts that a trouble names.
+MOST_HOSTS = 512
 
 
 class LauncherJob(JobTrait):
@@ -141,6 +145,8 @@ class LauncherJob(JobTrait):
                 explain_loss(meshes[mesh], of_loss)
             if of_failure is not None:
                 explain_failure(meshes[mesh], of_failure)
+        if hasattr(self._launcher(), "troubles"):
+            SCHEDULERS.add(self)
         if promises:
             allocation = self.awaited_ = self._allocation()
             self.watch_ = AddressWatch(allocation, promises, attached, self._join_timeout(), hold, prepare)
@@ -178,6 +184,28 @@ class LauncherJob(JobTrait):
     def _join_deadline(self) -> float | None:
         """Until when hosts have to join, in monotonic seconds, where the user has set a limit."""
         return None
+
+    def _troubles(self) -> list[dict[str, Any]]:
+        """What the scheduler knows to be wrong with the job, each with the names of the machines of its hosts as the runtime has them."""
+        from monarch.extension.mesh import host_names
+
+        connection, ids = self.connection_, self._ids
+        find = getattr(self._launcher(), "troubles", None)
+        if connection is None or ids is None or find is None:
+            return []
+        names = {Host(mesh, rank): name for mesh in connection for rank, name in host_names(connection[mesh]).items()}
+        troubles: list[Trouble] = find(ids)
+        return [
+            {
+                "job": self._title,
+                "kind": one.kind,
+                "text": one.text,
+                "hosts": sorted({names[host] for mesh, rank in one.hosts or names if (host := Host(mesh, rank)) in names})[:MOST_HOSTS],
+                "source": one.source,
+                "command": one.command,
+            }
+            for one in troubles
+        ]
 
     def _poll(self) -> JobStatus:
         return self._look(self._allocation())

@@ -13,7 +13,7 @@ import uuid
 from collections.abc import Callable
 from typing import Any
 
-from monarch.job._job.launcher import HostStatus, JobStatus, Plan
+from monarch.job._job.launcher import HostStatus, JobStatus, Plan, Trouble
 from monarch.job._machine.commands import TIMED_OUT, Commands, Forwarding, Result
 from monarch.job.errors import BackendMissingError, JobEndedError, JobError, JoinTimeoutError, SubmitError
 from monarch.job.slurm import output
@@ -21,6 +21,7 @@ from monarch.job.slurm.arguments import SlurmArguments
 from monarch.job.slurm.batch_script import script, total
 from monarch.job.slurm.directory import Contents, JobDirectory, Worker
 from monarch.job.slurm.output import expand
+from monarch.job.slurm.troubles import troubles
 
 SUBMIT_TIMEOUT_S = 60.0  # sbatch waits that long for a controller that does not answer
 CANCEL_TIMEOUT_S = 5.0
@@ -104,6 +105,20 @@ class SlurmLauncher:
     def ending(self) -> tuple[str, str]:
         """State and reason of the job, as the last `poll` found them."""
         return self._seen.state, self._seen.reason
+
+    def troubles(self, ids: dict[str, Any]) -> list[Trouble]:
+        """What SLURM has done with the job and its nodes."""
+        record = self.record(ids)
+        if record is None:
+            return []
+        if record.phase == "pending":
+            # Only this command knows how often the job was requeued.
+            shown = self.commands.run("scontrol", *self._cluster(ids), "show", "job", "-o", ids["job_id"])
+            record = output.from_scontrol(shown.out, ids["job_id"]) or record
+        # The folder has the nodes of each rank of the last run: a job that is in the queue again has none, one that has lost a node fewer.
+        held = hostnames(self.commands, record.nodes)
+        nodes = self._directory(ids).read().nodes or held
+        return troubles(ids["job_id"], record, ids["places"], nodes, self._nodes(nodes) if nodes else {}, held)
 
     def addresses(self, ids: dict[str, Any]) -> dict[str, list[str | None]]:
         workers = self._read(ids).workers
@@ -319,7 +334,10 @@ class SlurmLauncher:
 
     def _alive(self, nodes: list[str]) -> set[str]:
         """The nodes that answer the controller, as far as it knows."""
-        return output.live_nodes(self.commands.run("sinfo", "-h", "-N", "-n", ",".join(nodes), "-o", output.NODES_FORMAT).out)
+        return {name for name, node in self._nodes(nodes).items() if node.is_alive}
+
+    def _nodes(self, nodes: list[str]) -> dict[str, output.NodeState]:
+        return output.node_states(self.commands.run("sinfo", "-h", "-N", "-n", ",".join(nodes), "-o", output.NODES_FORMAT).out)
 
 
 def inside(ids: dict[str, Any]) -> bool:

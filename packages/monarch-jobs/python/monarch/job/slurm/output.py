@@ -12,9 +12,9 @@ from collections.abc import Iterator, Mapping
 from typing import Literal, NamedTuple
 
 SQUEUE_FORMAT = "%i|%T|%r|%N"
-# For `with_comment` and `live_nodes`.
+# For `with_comment` and `node_states`.
 COMMENTS_FORMAT = "%A|%k"
-NODES_FORMAT = "%N|%T"
+NODES_FORMAT = "%N|%T|%E"
 SACCT_FORMAT = "JobID,State,ExitCode,Reason,End"
 
 ENDED = frozenset(
@@ -99,10 +99,22 @@ def with_comment(text: str, comment: str) -> list[str]:
     return [number for number, _, found in rows if found.strip() == comment]
 
 
-def live_nodes(text: str) -> set[str]:
-    """The nodes that answer the controller, as far as it knows, among lines of `NODES_FORMAT`."""
-    rows = (line.partition("|") for line in text.splitlines())
-    return {name for name, _, state in rows if not _NODE_GONE.search(state)}
+class NodeState(NamedTuple):
+    """A node as the controller has it. `reason` is that of the administrator or of SLURM, empty without one."""
+
+    state: str
+    reason: str = ""
+
+    @property
+    def is_alive(self) -> bool:
+        """Does it answer the controller, as far as that knows?"""
+        return _NODE_GONE.search(self.state) is None
+
+
+def node_states(text: str) -> dict[str, NodeState]:
+    """The nodes among lines of `NODES_FORMAT`."""
+    rows = (line.split("|", 2) for line in text.splitlines())
+    return {row[0]: NodeState(row[1], "" if row[2].strip() == "none" else row[2].strip()) for row in rows if len(row) == 3}
 
 
 def state_name(text: str) -> str:

@@ -15,6 +15,7 @@ from monarch.telemetry._diagnose.processor_time import processor_checks, sampled
 from monarch.telemetry._diagnose.resources import resource_checks
 from monarch.telemetry._diagnose.snapshot import Snapshot
 from monarch.telemetry._diagnose.tables import recorded
+from monarch.telemetry._diagnose.troubles import is_asking, troubles
 from monarch.telemetry.errors import TelemetryError
 
 # The seconds between both looks: what waits for as long is no call that has just begun.
@@ -84,13 +85,16 @@ def collected(
         found = found._replace(checks=(*resource_checks(found.procs), *checks))
         found = found._replace(sources=_sources(found))
         looks = [before, after]
-        while is_unclear(found.groups) and len(looks) < _MOST_LOOKS:
+        while (is_unclear(found.groups) or is_asking(looks[-1])) and len(looks) < _MOST_LOOKS:
             time.sleep(max(0.0, began + (len(looks) - 1) * _LONGER - time.monotonic()))  # sleeps: a collective takes a while
             if (third := find()) is not None:
                 looks.append(Looked(third.state, third.stacks))
             found = found._replace(groups=group_ranks(looks, found.procs), group_seconds=time.monotonic() - began)
-            if third is None or all(len(one.looks) > 2 for one in found.groups):
+            if third is None or (all(len(one.looks) > 2 for one in found.groups) and not is_asking(looks[-1])):
                 break
+        of_schedulers, without = troubles(looks[-1])
+        found = found._replace(troubles=of_schedulers)
+        missing += [*without, *(["a scheduler, which takes longer"] if is_asking(looks[-1]) else [])]
         if now.stacks is None:
             missing.append("stacks of the processes")
     elif first is not None:

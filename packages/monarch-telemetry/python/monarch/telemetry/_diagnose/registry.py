@@ -30,6 +30,7 @@ from monarch.telemetry._diagnose.detectors import (
     processors,
     programs,
     queues,
+    schedulers,
     unresponsive,
 )
 from monarch.telemetry._diagnose.finding import Detector, Fact, Finding
@@ -41,6 +42,7 @@ OWN: tuple[Detector, ...] = tuple(
     for module in (
         ends,
         hosts,
+        schedulers,
         unresponsive,
         programs,
         processors,

@@ -188,6 +188,20 @@ class Check(NamedTuple):
     detail: str = ""
 
 
+class Trouble(NamedTuple):
+    """What a scheduler knows to be wrong with a job of a process, in a sentence; `hosts` are the names of the hosts that it is about.
+
+    `kind`: the job or its workers have `ended`, are `stuck` before their start, their machines are `leaving`, or the job is `queued`.
+    """
+
+    kind: str
+    text: str
+    hosts: tuple[str, ...] = ()
+    job: str = ""
+    source: str = ""
+    command: str = ""
+
+
 class Snapshot(NamedTuple):
     """A job at one moment. `seconds` is the time between both looks, `sources` what was asked, `missing` what gave no answer."""
 
@@ -208,6 +222,8 @@ class Snapshot(NamedTuple):
     groups: tuple[GroupRank, ...] = ()
     group_seconds: float = 0.0
     software: tuple[Software, ...] = ()
+    # The answers of schedulers in one of the looks.
+    troubles: tuple[Trouble, ...] = ()
     # The actors of calls in any look, by their processes: names of processes that list no actors.
     called: Mapping[str, Called] = {}
 

@@ -43,7 +43,7 @@ def looping(graph: WaitGraph) -> list[Finding]:
         found.append(
             Finding(
                 f"{name} fails again and again: {len(ends)} failures, the last {_why(last)}",
-                _nodes(graph, ends),
+                nodes_of(graph, ends),
                 tuple(Fact(_fact(end), end.source) for end in ends[-2:]),
                 "monarch query --run crash_loop" if last.source.startswith("table") else "monarch doctor --crash",
                 92,
@@ -100,7 +100,7 @@ def _finding(graph: WaitGraph, ends: Sequence[End]) -> Finding:
     if first.output:
         facts.append(Fact(f"last output: {first.output[-1][:160]}", "captured output"))
     command = "monarch doctor --crash" if first.kind in ("signal", "exit_code", "oom") else "monarch ps --all"
-    return Finding(sentence, _nodes(graph, ends), tuple(facts), command, 95 if first.kind in ("host_lost", "oom") else 90)
+    return Finding(sentence, nodes_of(graph, ends), tuple(facts), command, 95 if first.kind in ("host_lost", "oom") else 90)
 
 
 def _why(end: End) -> str:
@@ -148,10 +148,14 @@ def _signal_name(number: int | None) -> str:
         return ""
 
 
-def _nodes(graph: WaitGraph, ends: Iterable[End]) -> tuple[Node, ...]:
+def nodes_of(graph: WaitGraph, ends: Iterable[End]) -> tuple[Node, ...]:
     """The nodes of the ended ranks, which waits of others may still have as their targets."""
     found: list[Node] = []
+    here = {(proc.pid, proc.host) for proc in graph.index.snapshot.procs}
     for end in ends:
+        if end.pid is not None and (end.pid, end.host) not in here:
+            # The process is in no list any more.
+            found.append(("proc", f"{end.host}/{end.pid}"))
         for proc in graph.index.snapshot.procs:
             if end.pid is not None and (proc.pid, proc.host) == (end.pid, end.host):
                 found += [
