@@ -20,7 +20,7 @@ sys.path.append(os.path.dirname(os.path.abspath(__file__)))
 
 from weights_actors import part, whole
 
-from monarch.actor import deadline, this_host
+from monarch.actor import deadline, handle_from_bytes, this_host
 from monarch.extension.program import VARIABLE, program_link
 from monarch.rdma import RDMATimeoutError
 from monarch.rdma.weights import Weights, program_target
@@ -67,6 +67,14 @@ def attach(run_id=None, ranks=None, name="policy", dtype=None, cut=True, **optio
     into[name] = part({key: np.zeros_like(value, dtype) for key, value in whole(0).items()}, *parts)
     targets[name] = Weights.attach(name, of=run_mesh(run_id, ranks=ranks), into=into[name], **options)
     return targets[name].nbytes
+
+
+def attach_handle(handle, **options):
+    """To the mesh of a handle, which is no run."""
+    global parts
+    parts = (1, count, rank)
+    into["policy"] = part({key: np.zeros_like(value) for key, value in whole(0).items()}, *parts)
+    targets["policy"] = Weights.attach("policy", of=handle_from_bytes(handle), into=into["policy"], **options)
 
 
 def attach_again(times):

@@ -12,10 +12,10 @@ import pytest
 from eventually import eventually
 from other_hosts import other_hosts
 from program_ranks import Ranks, Refused
-from weights_actors import Generator, whole
+from weights_actors import Generator, Trainer, whole
 from weights_program import shared_of
 
-from monarch.actor import this_host
+from monarch.actor import handle_bytes, this_host
 from monarch.extension.program import ProgramMesh
 from monarch.rdma import RDMAError
 from monarch.rdma.weights import Weights
@@ -73,6 +73,38 @@ def test_pull_waits_for_an_unanswered_one(ranks):
     assert first.endswith("has not answered") and second.endswith("has not answered the request before it")
     trainers.ask("train()")
     assert readers.ask("pull()") == [[2, 2]]
+
+
+def test_programs_pull_from_a_mesh_of_actors(ranks):
+    readers = ranks("readers", 2)
+    with this_host().spawn_procs({"gpus": 3}, name="trainers") as procs:
+        trainers = procs.spawn("trainers", Trainer)
+        values(trainers.publish.call())
+        handle = handle_bytes(trainers)
+        readers.ask(f"attach_handle({handle!r})")
+        for step in range(3):
+            assert readers.ask("pull()") == [[step, step]] * 2
+            readers.send(f"wait({step + 1})")
+            values(trainers.train.call())
+            assert readers.answers() == [step + 1] * 2
+    with pytest.raises(Refused, match="RDMAPeerLostError.*rank 0 of 'trainers' has ended"):
+        readers.ask(f"attach_handle({handle!r})")
+
+
+def test_mesh_of_another_client_is_refused(ranks, tmp_path):
+    script = """
+import sys
+from monarch.actor import handle_bytes, this_proc
+
+print(handle_bytes(this_proc()).decode(), flush=True)
+sys.stdin.read()
+"""
+    reader = ranks("reader", 1)
+    with subprocess.Popen([sys.executable, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as other:
+        handle = other.stdout.readline().strip()
+        with pytest.raises(Refused, match="RDMAAccessError.*is a mesh of another client.*hint: in the program of a run, of= takes"):
+            reader.ask(f"attach_handle({handle!r})")
+        other.stdin.close()
 
 
 def test_ranks_of_one_run_on_both_sides(ranks):

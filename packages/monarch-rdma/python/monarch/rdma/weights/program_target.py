@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from weakref import finalize
 
 from monarch import extension
-from monarch.extension.program import answer_in, program_link
+from monarch.extension.program import ProgramMesh, answer_in, program_link
 from monarch.rdma.errors import RDMAError, RDMAPeerLostError, RDMATimeoutError
 from monarch.rdma.weights.attaching import target_tensors
 from monarch.rdma.weights.commit import Commit
@@ -23,7 +23,8 @@ if TYPE_CHECKING:
 
     from monarch.actor import Future
     from monarch.extension.channel import Message
-    from monarch.extension.program import ProgramLink, ProgramMesh
+    from monarch.extension.mesh import MeshView
+    from monarch.extension.program import ProgramLink
     from monarch.rdma.weights.attaching import Wanted
 
 # Seconds that an answer of the proc may take beyond the time-out of the call: its error has the reason.
@@ -35,7 +36,7 @@ _collected: deque[tuple[int, int]] = deque()
 class ProgramPuller:
     """The target of a program."""
 
-    def __init__(self, link: ProgramLink, wanted: Wanted, of: ProgramMesh, into: Mapping[str, Any]) -> None:
+    def __init__(self, link: ProgramLink, wanted: Wanted, of: ProgramMesh | MeshView, into: Mapping[str, Any]) -> None:
         self.name = wanted.name
         self.version: int | None = None
         self.from_sources = self.from_targets = 0
@@ -49,7 +50,9 @@ class ProgramPuller:
         tensors = target_tensors(into)
         found = [_collected.popleft() for _ in range(len(_collected))]
         collected = [number for connection, number in found if connection == self._connection]
-        head = {"do": "attach", "wanted": wanted, "run": of.run_id, "ranks": of.ranks, "collected": collected}
+        # The proc has handles of the runs of its client, and gets the members of other meshes.
+        mesh = {"run": of.run_id, "ranks": of.ranks} if isinstance(of, ProgramMesh) else {"mesh": of[:2] + of[3:]}
+        head = {"do": "attach", "wanted": wanted, "collected": collected, **mesh}
         answer = self._ask(head, f"attach to weights '{self.name}'", wanted.timeout, tensors.table.packed())
         self._number: int = answer.head["target"]
         # Also where this process cannot open the memory.
@@ -117,7 +120,7 @@ def _lost(what: str, error: ConnectionError) -> RDMAPeerLostError:
     return RDMAPeerLostError(f"{what}: {error}", hint="the target has ended with the connection to the proc: attach again")
 
 
-def attach(wanted: Wanted, of: ProgramMesh, into: Mapping[str, Any], buffers: int) -> Target:
+def attach(wanted: Wanted, of: ProgramMesh | MeshView, into: Mapping[str, Any], buffers: int) -> Target:
     link = program_link()
     if link is None:
         raise RDMAError(

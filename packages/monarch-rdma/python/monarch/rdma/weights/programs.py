@@ -11,10 +11,12 @@ import time
 from itertools import count
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from monarch import extension
+from monarch.actor import Extent
 from monarch.extension import Rank
-from monarch.extension.mesh import mesh_view
+from monarch.extension.mesh import MeshView, mesh_view
 from monarch.rdma._buffers.buffer import RDMABuffer
-from monarch.rdma.errors import RDMAPeerLostError
+from monarch.rdma.errors import RDMAAccessError, RDMAPeerLostError
 from monarch.rdma.weights.announcements import Announcements
 from monarch.rdma.weights.attaching import Wanted, attached
 from monarch.rdma.weights.errors import NotPublishedError
@@ -31,7 +33,6 @@ if TYPE_CHECKING:
 
     from monarch.extension import ProcId
     from monarch.extension.channel import Head, Message
-    from monarch.extension.mesh import MeshView
     from monarch.extension.program import Program
     from monarch.rdma.weights.planner import Pieces
 
@@ -152,14 +153,17 @@ class ProgramWeights:
             self._targets.pop(number, None)
         wanted = Wanted(*head["wanted"])
         until = wanted.until()
+        members = head.get("mesh")
         ended, lost = None, None
         while True:
-            mesh = await self._mesh(wanted, until, head["run"], head["ranks"], ended, lost)
+            mesh = _reached(wanted, *members) if members else await self._mesh(wanted, until, head["run"], head["ranks"], ended, lost)
             try:
                 made = await asyncio.to_thread(_attached, wanted, until, mesh, table)
                 break
-            except RDMAPeerLostError as e:  # an attempt of the run has ended
-                ended, lost = mesh.procs, e
+            except RDMAPeerLostError as e:
+                if members:
+                    raise
+                ended, lost = mesh.procs, e  # an attempt of the run has ended
         number = next(self._numbers)
         if not self._is_closed:
             self._targets[number] = made
@@ -191,6 +195,19 @@ class ProgramWeights:
                     hint="`run_mesh` takes the `run_id` of a run of the same client that is active",
                 )
             await asyncio.sleep(_LOOK)
+
+
+def _reached(wanted: Wanted, name: str, job: int, procs: Sequence[int], hosts: Sequence[int], ranks: Sequence[int]) -> MeshView:
+    """The mesh of these members; `RDMAAccessError` if it is of another client."""
+    try:
+        for proc, host in zip(procs, hosts, strict=True):
+            extension.reach(proc, host, job)
+    except LookupError:
+        what = f"attach to weights '{wanted.name}': '{name}' is a mesh of another client"
+        raise RDMAAccessError(what, hint="in the program of a run, of= takes meshes of the client of the run") from None
+    extent = Extent(["members"], [len(procs)])
+    members = tuple(map(extension.ProcId, procs))
+    return MeshView(name, extension.JobId(job), extent, members, tuple(map(extension.HostId, hosts)), tuple(map(Rank, ranks)))
 
 
 def _chosen(views: Sequence[MeshView], ranks: Sequence[int] | None) -> MeshView:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from monarch import extension
 from monarch.extension.program import ProgramMesh, program_link
 from monarch.rdma._buffers.arguments import check_timeout
 from monarch.rdma._process.allocation import allocate
@@ -87,7 +88,8 @@ class Weights:
         Args:
             name: what the mesh has published.
             of: the mesh whose ranks publish; the call waits until all of them do. The mesh of a run of
-                `monarch.spmd` is `SPMDRun.procs()`, and in the program of a rank `monarch.spmd.run_mesh()`.
+                `monarch.spmd` is `SPMDRun.procs()`, and in the program of a rank `monarch.spmd.run_mesh()`; such a program takes handles
+                of other meshes of its client, too.
             into: names of global tensors, and what this rank takes of them, as in `publish`.
             buffers: 2: bytes arrive in a memory of the size of the weights, so that a failed pull changes nothing. 1: in the tensors.
             cast: dtypes may differ; needs two buffers.
@@ -130,6 +132,8 @@ class Weights:
         if isinstance(of, ProgramMesh):
             return program_target.attach(wanted, of, state, count)
         mesh = attaching.members(of)
+        if program_link() is not None and mesh.job != extension.member().job:
+            return program_target.attach(wanted, mesh, state, count)
         tensors = attaching.target_tensors(state)
         room = allocate if count > 1 else None
         puller = attaching.attached(
