@@ -7,6 +7,8 @@ import sys
 
 import pytest
 
+from monarch.actor import this_host
+from monarch.spmd import run
 from tools import with_torch
 
 # The local tensors are those that the placements themselves cut.
@@ -55,6 +57,7 @@ TENSORS = """
 import torch
 
 from monarch.actor import Actor, current_rank, endpoint, this_host
+from monarch.rdma import RDMAUnsupportedError
 from monarch.rdma.weights import Box, Weights
 
 
@@ -114,7 +117,52 @@ for published, taken, dtype in ((2, 2, torch.bfloat16), (1, 1, torch.bfloat16), 
             assert "the memory of a tensor is another one than at publish" in str(e)
         else:
             raise AssertionError
+for odd in (torch.empty(2, device="meta"), torch.nested.nested_tensor([torch.ones(2), torch.ones(3)])):
+    try:
+        Weights.publish("odd", {"odd": odd})
+    except (RDMAUnsupportedError, ValueError) as e:
+        assert str(e).startswith("tensor 'odd': ")
+    else:
+        raise AssertionError
 print("done")
+"""
+
+# Each rank of a run has rows of a module that is sharded, and takes columns.
+RANKS = """
+import sys
+
+import torch
+import torch.distributed as dist
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor import Shard, distribute_tensor
+
+from monarch.rdma.weights import Weights
+from monarch.spmd import run_mesh
+
+dist.init_process_group("gloo")
+rank, mesh = dist.get_rank(), init_device_mesh("cpu", (2,))
+torch.manual_seed(0)
+model = torch.nn.Linear(6, 5)
+whole, bias = model.weight.detach().clone(), model.bias.detach().clone()
+fully_shard(model, mesh=mesh)
+scale = torch.full((3,), 8, dtype=torch.bfloat16)
+source = Weights.publish("policy", {**model.state_dict(), "scale": scale})
+columns = distribute_tensor(torch.zeros(5, 6), mesh, [Shard(1)])
+taken = {"weight": columns, "bias": torch.zeros(5), "scale": torch.zeros(3, dtype=torch.bfloat16)}
+target = Weights.attach("policy", of=run_mesh(), into=taken)
+for step in range(3):
+    assert target.wait(step).get() == target.pull().get() == step
+    assert torch.allclose(columns.to_local(), whole.chunk(2, dim=1)[rank] + step)
+    assert torch.allclose(taken["bias"], bias + step) and (taken["scale"] == 8 + step).all()
+    dist.barrier()
+    with source.update():
+        for parameter in model.parameters():
+            parameter.data.to_local().add_(1)
+        scale.add_(1)
+dist.destroy_process_group()
+with open(f"{sys.argv[1]}/{rank}", "w") as file:
+    file.write("done")
 """
 
 
@@ -128,3 +176,14 @@ def test_weights_are_tensors_of_pytorch(program, tmp_path):
     done = subprocess.run([sys.executable, str(path)], capture_output=True, text=True, env=variables, check=False)
     assert done.returncode == 0, done.stderr[-4000:]
     assert done.stdout.split()[-1] in ("200", "done")
+
+
+@pytest.mark.timeout(180)  # most of it are two imports of PyTorch
+def test_tensors_of_pytorch_in_programs(tmp_path):
+    variables = with_torch.variables()
+    if variables is None:
+        pytest.skip("python -m tools.side_venv torch")
+    program = tmp_path / "program.py"
+    program.write_text(RANKS)
+    run(this_host(), ["torchrun", "--nproc-per-node=2", str(program), str(tmp_path)], env=variables).result.get()
+    assert [(tmp_path / str(rank)).read_text() for rank in range(2)] == ["done"] * 2

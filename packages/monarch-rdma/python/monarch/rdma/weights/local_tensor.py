@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 import numpy as np
 
 from monarch.rdma._transfer.memory import device_of, is_tensor
+from monarch.rdma.errors import RDMAError
 from monarch.rdma.weights.box import Box
 from monarch.rdma.weights.sharding import Part, is_dtensor, parts_of
 from monarch.rdma.weights.table import Table, padded, sums
@@ -40,7 +41,9 @@ class LocalTensors(NamedTuple):
 
 
 def local_tensors(state: Mapping[str, Any]) -> LocalTensors:
-    """The tensors of a state dict. `TypeError` for other values, `ValueError` for tensors that cannot be described; both name the key."""
+    """The tensors of a state dict. `TypeError` for other values, `ValueError` for tensors that cannot be described,
+    `RDMAUnsupportedError` for devices that cannot be read; all name the key.
+    """
     columns = _Columns()
     for name, value in state.items():
         if not isinstance(name, str):  # pyright: ignore[reportUnnecessaryIsInstance]
@@ -49,6 +52,10 @@ def local_tensors(state: Mapping[str, Any]) -> LocalTensors:
             columns.add(name, value)
         except (TypeError, ValueError) as e:
             raise type(e)(f"tensor '{name}': {e}") from None
+        except RDMAError as e:
+            raise type(e)(f"tensor '{name}': {str(e).splitlines()[0]}", hint=e.hint, code=e.code) from None
+        except RuntimeError as e:  # a tensor of PyTorch that has no shape
+            raise ValueError(f"tensor '{name}': {e}") from None
     return columns.made()
 
 
