@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
+
+from fresh_script import run
 
 # An object in a module that the child shares lives on; objects in its own modules end as usual.
 SCRIPT = """
@@ -45,3 +48,23 @@ def test_parent_keeps_its_modules():
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=20, check=True)
     assert done.stdout.split() == ["True", "True"]
+
+
+def test_global_file_of_an_actor_class_is_written(tmp_path: Path) -> None:
+    done = run(
+        f"""
+class Writer(Actor):
+    @endpoint
+    def write(self):
+        global file
+        file = open({str(tmp_path / "lines")!r}, "w")
+        file.write("a line")
+
+procs = this_host().spawn_procs()
+procs.spawn("writer", Writer).write.call_one().get()
+procs.stop().get()
+say("done")
+"""
+    )
+    done.assert_clean()
+    assert (tmp_path / "lines").read_text() == "a line"

@@ -80,6 +80,12 @@ def from_payload(data: bytes, loads: Callable[[memoryview], Any]) -> type:
     return found
 
 
+def forget() -> None:
+    """Drops all classes, at the end of a process: objects in their globals, such as files with buffered lines, end then."""
+    _entries.clear()
+    _classes.clear()
+
+
 def _drop_oldest(kept: dict[Any, Any]) -> None:
     # The loop needs a copy, which is made in one step: other threads add to the cache.
     kept.pop(next(iter(list(kept)), None), None)

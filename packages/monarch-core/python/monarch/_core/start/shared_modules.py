@@ -2,7 +2,8 @@
 
 Python's finalisation clears each module. A proc shares the pages of these modules with its zygote, and the kernel copies a page at the
 first change: that was four fifths of the processor time of a proc's end. So the last exit handler of a proc takes these modules out of
-`sys.modules`, and finalisation does not see them. Modules that the program has imported, and its `__main__`, end as in any program.
+`sys.modules`, and finalisation does not see them. Modules that the program has imported, its `__main__`, and classes that were sent by
+value end as in any program.
 
 What always holds: the modules live until the process has ended, because `_kept` refers to itself and is frozen with the zygote's objects.
 """
@@ -12,6 +13,8 @@ from __future__ import annotations
 import atexit
 import os
 import sys
+
+from monarch._core.pickle import class_cache
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -38,6 +41,7 @@ def share() -> None:
 def _leave(zygote: int) -> None:
     if os.getpid() == zygote:
         return
+    class_cache.forget()
     for name, module in _shared.items():
         if name not in _OF_THE_INTERPRETER and sys.modules.get(name) is module:
             del sys.modules[name]
