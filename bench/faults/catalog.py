@@ -12,6 +12,7 @@ from bench.faults import (
     machine,
     memory,
     networks,
+    outside,
     schedulers,
     services,
     versions,
@@ -28,6 +29,7 @@ FAULTS: tuple[Fault, ...] = (
     *memory.FAULTS,
     *disks.FAULTS,
     *services.FAULTS,
+    *outside.FAULTS,
     *collectives.FAULTS,
     *versions.FAULTS,
 )

@@ -11,6 +11,7 @@ import sys
 from monarch._core.actor.place import coroutine_frames
 from monarch._core.call.future import Future
 from monarch._core.observe.held_locks import Locks
+from monarch._core.observe.kernel_waits import kernel_waits
 from monarch._core.observe.process_groups import process_groups
 from monarch._core.observe.resources import resources
 from monarch._core.observe.software import software
@@ -155,8 +156,9 @@ def reports(process: LocalProcess) -> dict[str, Any]:
     return found
 
 
-def _resources(_: LocalProcess) -> dict[str, Any]:
-    return resources()
+def _resources(process: LocalProcess) -> dict[str, Any]:
+    # Other threads of a program often wait for events by design.
+    return {**resources(), "kernel_waits": kernel_waits({actor.thread for actor in process.actors.values()})}
 
 
 def _outward(frame: FrameType | None) -> Iterator[FrameType]:

@@ -130,6 +130,8 @@ class Wait(NamedTuple):
     held_at: Frame | None = None
     # The calls of a task, innermost first: its thread itself stands in an event loop.
     frames: tuple[Frame, ...] = ()
+    # Another thing that a process has, such as `the lock of /data/lock`.
+    thing: str = ""
 
 
 class Called(NamedTuple):

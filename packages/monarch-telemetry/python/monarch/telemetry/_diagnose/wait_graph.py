@@ -3,7 +3,8 @@
 A thread with a call in flight waits for each actor that has not answered. An actor waits while its thread does, if the wait keeps it from
 other messages. A thread that wants a lock waits for the thread that holds it. An actor of a process that does not run Python waits for that
 process, and each process of a host that does not answer for the host. A rank that waits in a collective waits for each rank of its process
-group that has begun fewer collectives.
+group that has begun fewer collectives. An endpoint that stands in the kernel waits for the process with the lock of its file, or with the
+other end of its connection.
 
 All waits of a snapshot were seen in two looks, so all edges existed together at one moment. A cycle of the graph is therefore a deadlock,
 unless a wait of it has a time limit.
@@ -15,6 +16,7 @@ from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from monarch.telemetry._diagnose.groups import collective_waits, node_of
+from monarch.telemetry._diagnose.kernel_waits import awaited
 from monarch.telemetry._diagnose.snapshot import Index, Node, Snapshot, Wait
 
 
@@ -38,6 +40,8 @@ class WaitGraph:
         for one, other, wait in collective_waits(snapshot):
             source = self.index.node_of_thread(wait.proc, wait.thread)
             self._add(Edge(source, node_of(self.index, other, self.index.by_thread.get((one.proc, wait.thread))), wait))
+        for edge in awaited(self.index):
+            self._add(Edge(*edge))
         silent = {host.name for host in snapshot.hosts if host.state == "joined" and host.error}
         for proc in snapshot.procs:
             if proc.host in silent:

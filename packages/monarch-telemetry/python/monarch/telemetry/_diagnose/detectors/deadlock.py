@@ -49,6 +49,8 @@ def _target(graph: WaitGraph, edge: Edge) -> str:
     label = graph.index.label(edge.target)
     if edge.wait is not None and edge.wait.lock is not None:
         return f"a lock of {label}"
+    if edge.wait is not None and edge.wait.thing:
+        return f"{edge.wait.thing} of {label}"
     return label if edge.wait is None else f"{label} ({edge.wait.endpoint}())"
 
 
