@@ -14,7 +14,18 @@ from typing import NamedTuple, TypeVar
 
 from trainer import Trainer
 
-from monarch.actor import Actor, ActorError, Future, MeshFailure, SupervisionError, concurrent_endpoint, per_rank, this_host
+from monarch.actor import (
+    Actor,
+    ActorError,
+    Future,
+    HostMesh,
+    MeshFailure,
+    ProcMesh,
+    SupervisionError,
+    concurrent_endpoint,
+    per_rank,
+    this_host,
+)
 from monarch.actor.recovery import Replicas
 
 T = TypeVar("T")
@@ -40,12 +51,26 @@ class Step(NamedTuple):
     done: float
 
 
+class Group:
+    """A replica group, which starts anew on its host when it has lost a process."""
+
+    def __init__(self, number: int, host: HostMesh, ranks: int, is_alone: bool) -> None:
+        def start(_: int, procs: ProcMesh) -> Trainer:
+            return procs.spawn("trainers", Trainer, number, is_alone)
+
+        self.replica = Replicas(1, start, hosts=host, per_host={"gpus": ranks}, name=f"group_{number}")
+
+    @property
+    def handle(self) -> Trainer:
+        return self.replica[0]
+
+
 class Controller(Actor):
-    def __init__(self, groups: int, ranks: int) -> None:
-        hosts = this_host().with_preload(["torch"])
-        self.groups = Replicas(
-            groups, lambda group, procs: procs.spawn("trainers", Trainer, group), hosts=hosts, per_host={"gpus": ranks}, name="group"
-        )
+    """`hosts`: group 0 is on the first of these, group 1 on the second, and so on, in turns; this machine by default."""
+
+    def __init__(self, groups: int, ranks: int, hosts: HostMesh | None = None) -> None:
+        of_group = [this_host() if hosts is None else hosts.slice(hosts=group % len(hosts)) for group in range(groups)]
+        self.groups = [Group(group, of_group[group].with_preload(["torch"]), ranks, hosts is None) for group in range(groups)]
         # The handle of each group whose ranks have started, and the groups that are connected.
         self.started: dict[int, Trainer] = {}
         self.starting: dict[int, asyncio.Task[None]] = {}
@@ -58,13 +83,13 @@ class Controller(Actor):
         self.errors: list[Exception] = []
 
     def __supervise__(self, failure: MeshFailure) -> bool:
-        handled = self.groups.handle(failure)
+        handled = any(group.replica.handle(failure) for group in self.groups)
         self.forget()
         return handled
 
     def forget(self) -> None:
         """Notices which groups were replaced, and interrupts the others."""
-        lost = [group for group, handle in self.started.items() if self.groups[group] is not handle]
+        lost = [group for group, handle in self.started.items() if self.groups[group].handle is not handle]
         for group in lost:
             del self.started[group]
         if lost:
@@ -79,13 +104,13 @@ class Controller(Actor):
                 self.starting[group] = asyncio.create_task(self.start(group))
 
     async def start(self, group: int) -> None:
-        trainers = self.groups[group]
+        trainers = self.groups[group].handle
         try:
             await trainers.start.call(await trainers.slice(gpus=0).serve.call_one(0))
             self.started[group] = trainers
         except (SupervisionError, ActorError) as error:
             self.errors.append(error)
-            self.groups.heal()  # it died at once: the next attempt
+            self.groups[group].replica.heal()  # it died at once: the next attempt
         finally:
             del self.starting[group]
 
@@ -96,9 +121,9 @@ class Controller(Actor):
             members = tuple(sorted(self.started))
             handles = [self.started[group] for group in members]
             self.quorums += 1
-            ports = await handles[0].serve.call(self.quorums)
+            places = await handles[0].serve.call(self.quorums)
         await all_of(
-            handle.connect.call(self.quorums, place, len(members), per_rank(ports.values())) for place, handle in enumerate(handles)
+            handle.connect.call(self.quorums, number, len(members), per_rank(places.values())) for number, handle in enumerate(handles)
         )
         steps = [(await handle.slice(gpus=0).at.call_one()) for handle in handles]
         whole = handles[steps.index(max(steps))]
@@ -135,7 +160,8 @@ class Controller(Actor):
                 await all_of(handle.apply.call() for handle in handles)
             except (SupervisionError, ActorError, KeyError) as error:
                 self.errors.append(error)
-                self.groups.heal()
+                for group in self.groups:
+                    group.replica.heal()
                 self.forget()
                 self.quorum = ()
                 continue
@@ -154,5 +180,5 @@ class Controller(Actor):
         return self.steps
 
     @concurrent_endpoint
-    async def pid(self, group: int, rank: int) -> int:
-        return await self.groups[group].slice(gpus=rank).pid.call_one()
+    async def kill(self, group: int, rank: int) -> None:
+        self.groups[group].handle.slice(gpus=rank).die.broadcast()

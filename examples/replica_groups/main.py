@@ -1,6 +1,6 @@
 """Replica groups: training that continues while one of its groups is gone, and takes it in again.
 
-    python main.py [--groups N] [--ranks N] [--steps N]
+    python main.py [--groups N] [--ranks N] [--steps N] [--workers ADDRESS... --secret FILE]
 
 Each group is a whole copy of the training, on processes of its own. A lost process ends its group and no other. The present groups average
 their gradients at every step. At step 20 this script kills a process of group 1: Monarch reports the death, the others leave the quorum,
@@ -14,13 +14,12 @@ from __future__ import annotations
 
 import argparse
 import os
-import signal
 import sys
 import time
 
 from controller import Controller
 
-from monarch.actor import this_proc
+from monarch.actor import attach_to_workers, this_proc
 
 KILLED, KILL_AT = 1, 20
 
@@ -30,19 +29,21 @@ def main() -> int:
     parser.add_argument("--groups", type=int, default=3, help="each on processes of its own (default: %(default)s)")
     parser.add_argument("--ranks", type=int, default=2, help="of each group (default: %(default)s)")
     parser.add_argument("--steps", type=int, default=40, help="at least; training ends when all groups are there (default: %(default)s)")
+    parser.add_argument("--workers", nargs="*", help="hosts of the groups, in turns: addresses of `monarch worker` (default: this machine)")
+    parser.add_argument("--secret", help="the file with the secret of the workers")
     options = parser.parse_args()
     if options.groups < 2:
         parser.error("--groups: one is lost, and another one goes on")
     # Processes inherit the environment. Each is one of several on this machine, so each uses one thread.
     os.environ.setdefault("OMP_NUM_THREADS", "1")
 
-    controller = this_proc().spawn("controller", Controller, options.groups, options.ranks)
+    hosts = attach_to_workers(workers=options.workers, secret=options.secret) if options.workers else None
+    controller = this_proc().spawn("controller", Controller, options.groups, options.ranks, hosts)
     training = controller.train.call_one(options.steps)
     controller.reached.call_one(KILL_AT).get()
-    pid = controller.pid.call_one(KILLED, options.ranks - 1).get()
     print(f"SIGKILL to rank {options.ranks - 1} of group {KILLED}", flush=True)
     killed = time.monotonic()
-    os.kill(pid, signal.SIGKILL)
+    controller.kill.call_one(KILLED, options.ranks - 1).get()
 
     digests = training.get()
     steps = controller.reached.call_one(0).get()
@@ -53,6 +54,8 @@ def main() -> int:
     print(f"from the kill to the next step without the group: {1000 * (without.done - killed):.0f} ms, of which a step takes ", end="")
     took = sorted(later.done - earlier.done for earlier, later in zip(steps, steps[1:], strict=False))
     print(f"{1000 * took[len(took) // 2]:.0f} ms")
+    if hosts is not None:
+        hosts.shutdown().get()
     good = len(digests) == options.groups and len(set(digests)) == 1 and steps[-1].loss < steps[0].loss
     print(f"{steps[-1].number} steps, parameters {', '.join(digests)}")
     print("passed" if good else "FAILED")

@@ -10,6 +10,8 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import os
+import signal
+import socket
 import sys
 from collections.abc import Callable
 from datetime import timedelta
@@ -29,6 +31,8 @@ from monarch.actor import Actor, concurrent_endpoint, current_rank, current_size
 
 BATCH = 4
 T = TypeVar("T")
+# The address and the port of a store.
+Place = tuple[str, int]
 # Only for a peer that is silent while no death is reported.
 TIMEOUT = timedelta(seconds=60)
 
@@ -38,8 +42,10 @@ class GroupLost(RuntimeError):
 
 
 class Trainer(Actor):
-    def __init__(self, group: int) -> None:
+    def __init__(self, group: int, is_alone: bool) -> None:
         self.group = group
+        # Where other ranks reach this one: on this machine only, or from other hosts.
+        self.address = "127.0.0.1" if is_alone else socket.gethostbyname(socket.gethostname())
         self.rank, self.ranks = current_rank().rank, current_size()["gpus"]
         self.stores: dict[int, dist.TCPStore] = {}
         self.between: dist.ProcessGroupGloo | None = None
@@ -47,20 +53,20 @@ class Trainer(Actor):
         self.step = 0
 
     @endpoint
-    async def serve(self, number: int) -> int:
-        """Serves a store where ranks meet; returns its port. Number 0 is that of the group itself."""
-        self.stores = {number: dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)}
-        return self.stores[number].port
+    async def serve(self, number: int) -> Place:
+        """Serves a store where ranks meet; returns its place. Number 0 is that of the group itself."""
+        self.stores = {number: dist.TCPStore(self.address, 0, is_master=True, wait_for_workers=False)}
+        return self.address, self.stores[number].port
 
-    def store(self, number: int, port: int) -> dist.TCPStore:
-        return self.stores.get(number) or dist.TCPStore("127.0.0.1", port, is_master=False, timeout=TIMEOUT)
+    def store(self, number: int, place: Place) -> dist.TCPStore:
+        return self.stores.get(number) or dist.TCPStore(*place, is_master=False, timeout=TIMEOUT)
 
     @endpoint
-    async def start(self, port: int) -> None:
-        await asyncio.to_thread(self.build, port)
+    async def start(self, place: Place) -> None:
+        await asyncio.to_thread(self.build, place)
 
-    def build(self, port: int) -> None:
-        dist.init_process_group("gloo", store=self.store(0, port), rank=self.rank, world_size=self.ranks, timeout=TIMEOUT)
+    def build(self, place: Place) -> None:
+        dist.init_process_group("gloo", store=self.store(0, place), rank=self.rank, world_size=self.ranks, timeout=TIMEOUT)
         torch.manual_seed(0)
         self.model = DistributedDataParallel(CharModel())
         self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=3e-3)
@@ -81,11 +87,11 @@ class Trainer(Actor):
         return work.result()
 
     @concurrent_endpoint
-    async def connect(self, number: int, place: int, places: int, port: int) -> None:
+    async def connect(self, number: int, group: int, groups: int, place: Place) -> None:
         """Leaves the last quorum, and connects to the ranks of the same number of this one."""
         self.lost.clear()
         self.between = None
-        self.between = await self.unless_cut(lambda: dist.ProcessGroupGloo(self.store(number, port), place, places, TIMEOUT))
+        self.between = await self.unless_cut(lambda: dist.ProcessGroupGloo(self.store(number, place), group, groups, TIMEOUT))
 
     @concurrent_endpoint
     async def average(self) -> float:
@@ -116,8 +122,8 @@ class Trainer(Actor):
         return self.step
 
     @endpoint
-    async def pid(self) -> int:
-        return os.getpid()
+    async def die(self) -> None:
+        os.kill(os.getpid(), signal.SIGKILL)
 
     @endpoint
     async def state(self) -> tuple[int, dict[str, Tensor], dict[str, object]]:
