@@ -13,6 +13,7 @@ from bench.faults import (
     memory,
     networks,
     outside,
+    pods,
     schedulers,
     services,
     versions,
@@ -36,7 +37,7 @@ FAULTS: tuple[Fault, ...] = (
 # Their jobs are on hosts of their own.
 OF_HOSTS: tuple[Fault, ...] = networks.FAULTS
 # Their jobs are on a real cluster of this machine.
-OF_CLUSTERS: tuple[Fault, ...] = schedulers.FAULTS
+OF_CLUSTERS: tuple[Fault, ...] = (*schedulers.FAULTS, *pods.FAULTS)
 ALL: tuple[Fault, ...] = (
     *FAULTS,
     *OF_HOSTS,
@@ -45,6 +46,7 @@ ALL: tuple[Fault, ...] = (
     *collectives.HEALTHY,
     *versions.HEALTHY,
     *schedulers.HEALTHY,
+    *pods.HEALTHY,
 )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 from collections.abc import Iterator
 from pathlib import Path
@@ -56,6 +57,17 @@ def _healed(jobs: Jobs, job: KubernetesJob, *ranks: int) -> None:
     assert answers(jobs.joined(job)) == [6, 6]
 
 
+def _diagnosed(cause: str) -> None:
+    """Waits until the first cause of `monarch diagnose` is this one."""
+    telemetry = pytest.importorskip("monarch.telemetry")
+
+    def first() -> str:
+        causes = telemetry.diagnose().causes
+        return causes[0].sentence if causes else ""
+
+    eventually("the cause", first, re.compile(cause).match, PODS_S)
+
+
 def _ended(job: KubernetesJob) -> JobEndedError:
     """The error of the first use of a job that cannot start."""
     with pytest.raises(JobEndedError) as raised:
@@ -74,6 +86,7 @@ def test_lost_pod_is_healed(jobs: Jobs, how: str) -> None:
         eviction = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": name, "namespace": jobs.namespace}}
         path = f"/api/v1/namespaces/{jobs.namespace}/pods/{name}/eviction"
         jobs.cluster.kubectl("create", "--raw", path, "-f", "-", stdin=json.dumps(eviction))
+        _diagnosed(rf"pod {name} on node\d.*EvictionByEvictionAPI: Eviction API: evicting")
     else:
         procs = state.workers.slice(hosts=1).spawn_procs({"procs": 1})
         procs.spawn("victim", Victim).end_worker.broadcast()
@@ -119,6 +132,12 @@ def test_image_that_does_not_exist(jobs: Jobs) -> None:
     assert error.state == "failed" and error.reason in ("ErrImagePull", "ImagePullBackOff")
     text = str(error)
     assert "container worker" in text and "localhost/none:1" in text and "events:" in text
+
+
+def test_pod_that_waits_for_its_image_is_diagnosed(jobs: Jobs) -> None:
+    job = jobs(template=jobs.changed(image="localhost/none:1", imagePullPolicy="IfNotPresent"), replicas=1)
+    job.state(cached_path=None)
+    _diagnosed(r"pod workers-\S+ on node\d, container worker: (ErrImagePull|ImagePullBackOff): .*\(workers\[0\]\)")
 
 
 @pytest.mark.usefixtures("impatient")

@@ -95,8 +95,8 @@ def test_other_variable_of_one_host_is_named(others: dict[str, str], odd: dict[s
 
 
 def test_variables_of_hosts_and_ranks_are_no_difference() -> None:
-    a = variables(NCCL_SOCKET_IFNAME="eth0", HOSTNAME="#1", DATA="#1")
-    b = variables(NCCL_SOCKET_IFNAME="eth1", HOSTNAME="#2", DATA="#2")
+    a = variables(NCCL_SOCKET_IFNAME="eth0", HOSTNAME="#1", DATA="#1", MONARCH_POD_UID="bf04")
+    b = variables(NCCL_SOCKET_IFNAME="eth1", HOSTNAME="#2", DATA="#2", MONARCH_POD_UID="85f1")
     assert not sentences(job(a, b))
     assert not sentences(job(*(variables(OMP_NUM_THREADS="4", FOO=f"#{n}") for n in range(4))))
     ranks: dict[str, Any] = {"variables": [{"CUDA_VISIBLE_DEVICES": str(n), "RANK": f"#{n}"} for n in range(2)]}

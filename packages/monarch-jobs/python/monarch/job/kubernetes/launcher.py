@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
-from monarch.job._job.launcher import Host, HostStatus, JobStatus, Phase, Plan
+from monarch.job._job.launcher import Host, HostStatus, JobStatus, Phase, Plan, Trouble
 from monarch.job.errors import JobEndedError, JoinTimeoutError, SubmitError
 from monarch.job.kubernetes import workloads
 from monarch.job.kubernetes.access.failures import ApiError, UnreachableError
@@ -27,6 +27,7 @@ from monarch.job.kubernetes.pods.fault_report import fault_report, pod_report
 from monarch.job.kubernetes.pods.output import Printing
 from monarch.job.kubernetes.pods.place import Place, new_record
 from monarch.job.kubernetes.submission import FORBIDDEN, GRACE_S, Submission, own_peer
+from monarch.job.kubernetes.troubles import troubles
 
 if TYPE_CHECKING:
     from monarch.job.kubernetes.access.client import Cluster
@@ -41,6 +42,8 @@ SLOW_START_S = 10.0
 STUCK_S = GRACE_S + 5.0
 # The number of hosts whose status has the last lines of their workers.
 _EXPLAINED = 8
+# The most nodes that one query for troubles looks at.
+_MOST_NODES = 32
 # The note that all workers have joined.
 _JOINED = "joined"
 # Seconds after which a refusal is believed: a server that starts knows no roles at first.
@@ -164,6 +167,29 @@ class KubernetesLauncher:
     def ending(self) -> tuple[str, str]:
         """State and reason of the end, as the last `poll` has found it."""
         return self._end
+
+    def troubles(self, ids: dict[str, Any]) -> list[Trouble]:
+        """What the API server knows to be wrong with the pods and their nodes."""
+        places = self._places(ids)
+        found = {**self._missing_workloads(places), **self._missing_attached(places)}
+        starting = [place.latest for place in places if place.is_starting and place.fault is None and place.latest is not None]
+        slow = {pod.uid: mount_fault(pod, self._cluster().events(pod.name)) for pod in starting[:_EXPLAINED] if pod.node}
+        nodes = dict.fromkeys(place.own.node for place in places if place.own is not None and place.own.node)
+        return troubles(self._arguments.namespace, places, found, slow, self._cordoned(nodes))
+
+    def _cordoned(self, nodes: Iterable[str]) -> set[str]:
+        """Those of the nodes that get no pods any more, as far as this client may see nodes: they belong to no namespace."""
+        found: set[str] = set()
+        for name in list(nodes)[:_MOST_NODES]:
+            try:
+                node = self._cluster().get("v1/Node", name)
+            except ApiError as error:
+                if error.status != FORBIDDEN:
+                    raise
+                break
+            if node is not None and node.get("spec", {}).get("unschedulable"):
+                found.add(name)
+        return found
 
     def addresses(self, ids: dict[str, Any]) -> dict[str, list[str | None]]:
         places, self._seen = self._seen, None
@@ -338,7 +364,9 @@ class KubernetesLauncher:
         places: list[Place] = []
         for host in self._hosts():
             record = ids["places"][host.mesh][host.rank]
-            places.append(Place(host, record, pods.get(host, ()), self._arguments.meshes[host.mesh].port))
+            place = Place(host, record, pods.get(host, ()), self._arguments.meshes[host.mesh].port)
+            place.note()
+            places.append(place)
         return places
 
     @property

@@ -67,6 +67,9 @@ def fault(pod: PodView) -> Fault | None:
     if pod.phase == "Failed":
         reason = pod.reason or pod.disruption or "Failed"
         return Fault(pod.name, "", reason.partition(":")[0], f"pod {pod.name}{_on(pod)}: {reason}", False)
+    if pod.deleted_at and pod.disruption:
+        # Its worker has ended with exit code 0, as asked.
+        return Fault(pod.name, "", pod.disruption.partition(":")[0], f"pod {pod.name}{_on(pod)}: {pod.disruption}", False)
     if pod.deleted_at:
         return Fault(pod.name, "", "Deleted", f"pod {pod.name}{_on(pod)} is being deleted", False)
     if pod.is_unreachable:

@@ -1,7 +1,8 @@
 """A rank of a mesh: the pod that the handles of clients are for, and the pods that have the rank now.
 
 The record of a place is part of the ids of an allocation: `worker` (that clients were given, None while there is none), `name` of its pod,
-`address`, and `fault_since` (Unix time, None without a fault). Its keys never change, as another thread may write the state file.
+`address`, `fault_since` (Unix time, None without a fault), and `last` (what was wrong with the pod in the last look that has seen it; ""
+without a fault). Its keys never change, as another thread may write the state file.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ Record = dict[str, Any]
 
 def new_record() -> Record:
     """Of a place that no pod has had."""
-    return {"worker": None, "name": "", "address": None, "fault_since": None}
+    return {"worker": None, "name": "", "address": None, "fault_since": None, "last": ""}
 
 
 class Place:
@@ -45,7 +46,9 @@ class Place:
         if not self.is_given:
             return None
         if self.own is None:
-            words = f"pod {self.record['name']} is gone"
+            # A pod that is evicted is there for seconds only.
+            last = self.record.get("last")
+            words = f"{last}; the pod is gone" if last else f"pod {self.record['name']} is gone"
         elif self.own.is_over or self.own.is_unreachable:
             found = fault(self.own)
             words = f"pod {self.own.name} has ended with exit code 0" if found is None else found.text
@@ -86,12 +89,25 @@ class Place:
         latest = self.latest
         if not self.is_given and latest is not None and latest.is_ready and not latest.is_over and latest.ip:
             self.record.update({"worker": latest.worker, "name": latest.name, "address": latest.address(self.port), "fault_since": None})
+            self._note("")
             self.own = latest
         return self.record["address"] if self.is_given and self.loss is None else None
 
     def reopen(self) -> None:
         """The next pod of this rank that is ready is the one that clients are given."""
         self.record.update({"worker": None, "address": None, "fault_since": None})
+        self._note("")
+
+    def note(self) -> None:
+        """Keeps what is wrong with the pod that clients were given, which may be gone in the next look."""
+        if self.own is not None:
+            found = self.own_fault
+            self._note("" if found is None else found.text)
+
+    def _note(self, text: str) -> None:
+        # A state file of an earlier release has records without this key.
+        if "last" in self.record:
+            self.record["last"] = text
 
     @property
     def is_starting(self) -> bool:
