@@ -28,6 +28,8 @@ test  | ip      | iproute2
 test  | ss      | iproute2
 test  | nft     | nftables
 test  | unshare | util-linux
+test  | mkfs.btrfs | btrfs-progs
+test  | faketime | faketime
 test  | openssl | openssl
 test  | gcc     | gcc libc6-dev
 test  | readelf | binutils

@@ -8,14 +8,18 @@ from bench.faults import (
     ends,
     frozen,
     healthy,
+    loaders,
     loads,
     machine,
     memory,
     networks,
+    numbers,
     outside,
     pods,
     schedulers,
     services,
+    starts,
+    swaps,
     versions,
     waits,
 )
@@ -31,6 +35,9 @@ FAULTS: tuple[Fault, ...] = (
     *disks.FAULTS,
     *services.FAULTS,
     *outside.FAULTS,
+    *loaders.FAULTS,
+    *starts.FAULTS,
+    *swaps.FAULTS,
     *collectives.FAULTS,
     *versions.FAULTS,
 )
@@ -38,10 +45,13 @@ FAULTS: tuple[Fault, ...] = (
 OF_HOSTS: tuple[Fault, ...] = networks.FAULTS
 # Their jobs are on a real cluster of this machine.
 OF_CLUSTERS: tuple[Fault, ...] = (*schedulers.FAULTS, *pods.FAULTS)
+# Only tables show them.
+OF_TABLES: tuple[Fault, ...] = numbers.FAULTS
 ALL: tuple[Fault, ...] = (
     *FAULTS,
     *OF_HOSTS,
     *OF_CLUSTERS,
+    *OF_TABLES,
     *healthy.HEALTHY,
     *collectives.HEALTHY,
     *versions.HEALTHY,

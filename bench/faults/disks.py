@@ -7,10 +7,11 @@ import os
 import subprocess
 import tempfile
 from pathlib import Path
+from shutil import which
 
 from bench.faults.machine import cgroup, mounted, started
-from bench.faults.program import Fault, rest
-from monarch.actor import Actor, current_rank, endpoint, this_host
+from bench.faults.program import Fault, go_on, rest
+from monarch.actor import Actor, SupervisionError, current_rank, endpoint, this_host
 
 _MIB = 1 << 20
 _GROUPS = "/sys/fs/cgroup/blkio"
@@ -36,10 +37,12 @@ class Trainer(Actor):
         return read
 
     @endpoint
-    def save(self, rank: int, path: str) -> None:
+    def save(self, rank: int, path: str, size: int = 1) -> None:
         if current_rank().rank == rank:
             with open(path, "wb") as file:
-                file.write(bytes(_MIB))
+                for _ in range(size):
+                    file.write(os.urandom(_MIB))
+                    os.fsync(file.fileno())
 
 
 def slow_disk() -> None:
@@ -97,9 +100,37 @@ def no_inodes() -> None:
     rest()
 
 
+def quota() -> None:
+    """One rank writes a checkpoint that is larger than the quota of its folder."""
+    folder = Path(tempfile.mkdtemp(prefix="faults-", dir="/var/tmp"))
+    image = folder / "image"
+    with open(image, "wb") as file:
+        file.truncate(128 * _MIB)
+    subprocess.run(["mkfs.btrfs", "-q", image], check=True)
+    place = mounted("-o", "loop", str(image))
+    subprocess.run(["btrfs", "quota", "enable", place], check=True)
+    subprocess.run(["btrfs", "qgroup", "limit", "4M", place], check=True)
+    go_on()
+    trainers = this_host().spawn_procs({"gpus": 3}, name="workers").spawn("trainer", Trainer)
+    trainers.save.broadcast(1, str(place / "checkpoint"), 16)
+    while True:
+        try:
+            trainers.pid.call().get()
+        except SupervisionError:
+            rest()
+
+
 FAULTS = (
     Fault("slow_disk", slow_disk, r"trainer rank 2 .*has waited for a disk in disks\.py:\d+ in load", 6.0, _GROUPS),
     Fault("frozen_disk", frozen_disk, r"trainer rank 1 .*has waited for a disk in disks\.py:\d+ in save", 6.0, "/proc/1/ns"),
     Fault("read_only", read_only, r"/\S+/faults-\w+ of host .* is mounted read-only", 0.5, "/proc/1/ns"),
     Fault("no_inodes", no_inodes, r"/\S+/faults-\w+ of host .* has no free inode", 0.5, "/proc/1/ns"),
+    Fault(
+        "quota",
+        quota,
+        r"trainer rank 1 .*raised OSError: \[Errno 122\] Disk quota exceeded in disks\.py:\d+ in save",
+        0.5,
+        "/proc/1/ns",
+        lacks=lambda: "" if which("mkfs.btrfs") else "mkfs.btrfs",
+    ),
 )

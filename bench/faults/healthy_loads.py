@@ -8,6 +8,7 @@ import importlib
 import logging
 import os
 import queue
+import socketserver
 import subprocess
 import sys
 import tempfile
@@ -21,12 +22,23 @@ from typing import Any
 
 from bench.faults.actors import Trainer, work
 from bench.faults.program import Fault, forever, rest
-from monarch.actor import Actor, endpoint, this_host
+from monarch.actor import Actor, current_rank, endpoint, this_host
 
 _MIB = 1 << 20
 _GROUPS = "/sys/fs/cgroup"
 # The file of the program in which the modules of `long_import` are written: each of them takes a tenth of a second.
 _MODULES = 400
+
+
+class _Server(socketserver.TCPServer):
+    """Puts requests into a queue."""
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), socketserver.BaseRequestHandler)
+        self.requests: queue.Queue[object] = queue.Queue()
+
+    def process_request(self, request: object, client_address: object) -> None:
+        self.requests.put(request)
 
 
 class Loaded(Actor):
@@ -136,6 +148,14 @@ class Loaded(Actor):
         """A data loader that has nothing to do for now."""
         batches: queue.Queue[bytes] = queue.Queue(8)
         threading.Thread(target=batches.get, name="writer", daemon=True).start()
+
+    @endpoint
+    def serve(self) -> None:
+        """The first rank answers requests that come from outside, one after another; the others have nothing to do."""
+        if current_rank().rank == 0:
+            self.server = _Server()
+            threading.Thread(target=self.server.serve_forever, daemon=True).start()
+            self.server.requests.get()
 
     @endpoint
     def load_modules(self, folder: str) -> None:
@@ -269,6 +289,7 @@ HEALTHY = (
     Fault("lock_of_a_worker", _once("under_lock"), "", 7.0),
     Fault("data_loader", _once("load_data"), "", 6.0),
     Fault("idle_data_loader", _again("starve"), "", 1.0),
+    Fault("serving_rank", _once("serve"), "", 6.0),
     Fault("long_import", long_import, "", 13.0),
     Fault("slow_start", slow_start, "", 1.0),
     Fault("many_procs", many_procs, "", 1.0),

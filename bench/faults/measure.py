@@ -11,6 +11,7 @@ import re
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -55,6 +56,8 @@ def running(fault: Fault) -> Iterator[Running]:
                 break
         else:
             raise RuntimeError(f"{fault.name} has ended before its fault was there: code {job.wait()}")
+        # A job whose console takes no output stands still.
+        threading.Thread(target=job.stdout.read, name="output", daemon=True).start()
         yield Running(pid, tuple(within))
     finally:
         _end(job)

@@ -6,6 +6,7 @@ The program itself is outside of the hosts. It starts the client of the job on t
 from __future__ import annotations
 
 import os
+import platform
 import subprocess
 import sys
 import tempfile
@@ -23,6 +24,8 @@ from tools.netns.host import Host
 _HOSTS = 3
 _NEEDS = "/proc/1/ns"
 _BLOCK = 1 << 20
+# The library that gives processes another clock.
+_FAKE_CLOCK = f"/usr/lib/{platform.machine()}-linux-gnu/faketime"
 
 
 class Trainer(Actor):
@@ -95,6 +98,16 @@ def _partition(cluster: Cluster) -> None:
             cluster.network.cut_link(host, other)
 
 
+def _clock_jumps() -> None:
+    """The clock of a host jumps by an hour while the job runs; the clock of the machine stays as it is."""
+    offset = Path(tempfile.mkdtemp(prefix="faults-")) / "offset"
+    offset.write_text("+0")
+    [library] = Path(_FAKE_CLOCK).glob("libfaketimeMT.so.1")
+    settings = {"LD_PRELOAD": str(library), "FAKETIME_DONT_FAKE_MONOTONIC": "1"}
+    at = {"FAKETIME_TIMESTAMP_FILE": str(offset), "FAKETIME_NO_CACHE": "1"}
+    _job(1, lambda _: offset.write_text("+3600"), {**settings, **at})
+
+
 FAULTS = (
     Fault(
         "slow_link",
@@ -107,6 +120,7 @@ FAULTS = (
     Fault("silent_host", partial(_job, 1, lambda cluster: _bad(cluster).cut()), r"host h3 was lost: silent for", 5.0, _NEEDS),
     Fault("one_way_cut", partial(_job, 1, lambda cluster: _bad(cluster).cut(outbound=False)), r"host h3 was lost: silent for", 5.0, _NEEDS),
     Fault("partition", partial(_job, 1, _partition), r"2 hosts were lost: h3, h4: silent for", 5.0, _NEEDS),
+    Fault("clock_jumps", _clock_jumps, r"the clock of host h3 is 60 min ahead of the clocks of the other \d procs", 1.0, _FAKE_CLOCK),
 )
 
 if __name__ == "__main__":

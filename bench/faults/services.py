@@ -120,7 +120,8 @@ FAULTS = (
     Fault(
         "hanging_names",
         hanging_names,
-        r"trainer rank 1 .*has waited for the address of a name in services\.py:\d+ in fetch",
+        r"trainer rank 1 .*has waited for the address of the name store\.example in services\.py:\d+ in fetch"
+        r" .*: the name server 127\.0\.0\.53 does not answer",
         6.0,
         "/proc/1/ns",
     ),

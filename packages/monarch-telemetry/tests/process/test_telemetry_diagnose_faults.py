@@ -13,7 +13,8 @@ import pytest
 from click.testing import CliRunner
 from eventually import eventually
 
-from bench.faults.catalog import FAULTS, by_name
+from bench.faults.catalog import FAULTS, OF_TABLES, by_name
+from bench.faults.measure import look as look_by_command
 from bench.faults.measure import running
 from bench.faults.program import Fault
 from monarch.telemetry import Diagnosis
@@ -43,6 +44,12 @@ def test_cause_of_a_fault_is_first(fault: Fault) -> None:
 
     with running(fault) as job:
         eventually(f"the cause of {fault.name} is found", found, seconds=45)
+
+
+@pytest.mark.parametrize("fault", OF_TABLES, ids=lambda one: one.name)
+def test_cause_in_tables_of_a_job_is_first(fault: Fault) -> None:
+    with running(fault) as job:
+        eventually(f"the cause of {fault.name} is found", lambda: look_by_command(fault, job).place == 1, seconds=45)
 
 
 @pytest.mark.parametrize("name", ["steps_2x10ms", "ping_pong", "bursts", "retries"])

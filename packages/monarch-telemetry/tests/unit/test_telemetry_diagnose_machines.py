@@ -132,13 +132,6 @@ def test_wait_for_a_disk_needs_two_looks(first: list[int], second: list[int], do
         assert diagnosis.causes[0].sentence.startswith("trainer (pid 100) has waited for a disk in p0.py:10 in step for 9.0 s")
 
 
-def test_wait_for_a_name_is_a_cause() -> None:
-    one = proc("p0")
-    frames = (Frame("/usr/lib/python3.11/socket.py", 955, "getaddrinfo"), Frame("/srv/load.py", 7, "fetch"))
-    [cause] = found(one._replace(threads=(one.threads[0]._replace(frames=frames),))).causes
-    assert cause.sentence.startswith("trainer (pid 100) has waited for the address of a name in load.py:7 in fetch for 41 s")
-
-
 def connection(here: str, there: str, **values: int) -> dict[str, Any]:
     names = "retries unacknowledged since_sent_ms since_received_ms round_trip_us resent acknowledged_bytes received_bytes sent_segments"
     names += " received_segments unsent_bytes least_round_trip_us delivery_rate busy_us receiver_limited_us"

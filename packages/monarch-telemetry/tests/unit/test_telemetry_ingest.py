@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from math import isnan, nan
 from typing import Any
 
 import pytest
@@ -204,6 +205,23 @@ def test_caller_latency_ends_with_the_last_answer() -> None:
     (row,) = stats.current({MESH: "trainers"}).to_pylist()
     assert (row["side"], row["adverb"], row["count"], row["errors"]) == ("client", "call", 1, 1)
     assert (row["latency_sum_us"], row["bytes_out"], row["mesh_name"]) == (4000, 20, "trainers")
+
+
+def test_first_value_without_a_number_is_a_row() -> None:
+    metrics, places = Metrics(), Places()
+
+    def update(us: int, name: str, amount: float) -> None:
+        metrics.add(rows({"meter": "m", "name": name, "kind": "gauge", "amount": amount, "attributes": None, "us": us}))
+
+    for us, step, loss in ((1, 8.0, 0.5), (3, 9.0, nan), (5, 10.0, nan)):
+        update(us, "step", step)
+        update(us + 1, "loss", loss)
+    update(7, "never", nan)
+    found = metrics.batches(2_000_000, places)["metric_gauges"][0].to_pylist()
+    shown = [(row["name"], row["timestamp_us"], row["value_f64"]) for row in found]
+    assert [row[:2] for row in shown] == [("step", 3), ("step", 5), ("loss", 2), ("loss", 4), ("loss", 6), ("never", 7)]
+    assert shown[0][2] == 9.0 and isnan(shown[3][2])
+    assert metrics.batches(4_000_000, places) == {}
 
 
 def test_metrics_keep_fractions_and_are_cumulative() -> None:

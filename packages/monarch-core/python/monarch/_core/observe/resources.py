@@ -11,6 +11,7 @@ import os
 import time
 
 from monarch._core.observe.connections import connections
+from monarch._core.observe.kernel_places import call_of, children, name_and_state
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -29,6 +30,8 @@ _MAJOR_FAULTS = 9
 _SIZES = {"VmRSS": "resident", "RssAnon": "anonymous", "RssShmem": "shared", "VmSwap": "swapped"}
 _GROUPS = "/sys/fs/cgroup"
 _SHARED_MEMORY = "/dev/shm"
+# Writes of stdout and stderr.
+_PRINTS = (("write", 1), ("write", 2))
 # A cgroup without a limit has about this limit or a larger one.
 _NO_LIMIT = 1 << 60
 
@@ -55,39 +58,20 @@ def _memory() -> dict[str, int]:
 
 
 def _threads() -> dict[str, Any]:
-    """The number of threads, and the native numbers of those that the kernel keeps in an uninterruptible wait."""
+    """The number of threads, and the native numbers of those in an uninterruptible wait of the kernel, and in a write of the output."""
     numbers = os.listdir("/proc/self/task")
-    return {"number": len(numbers), "blocked": [int(number) for number in numbers[:_MOST] if _state(number) == "D"]}
+    return {
+        "number": len(numbers),
+        "blocked": [int(number) for number in numbers[:_MOST] if _state(number) == "D"],
+        "printing": [int(number) for number in numbers[:_MOST] if call_of(f"/proc/self/task/{number}/syscall") in _PRINTS],
+    }
 
 
 def _programs() -> dict[str, Any]:
-    """The number of processes below this one, and the pid and name of each that a signal has stopped: programs of a proc, such as ranks.
-
-    Programs that start others fork in their main threads; only those are looked at, and those of the first `_MOST_PROGRAMS`.
-    """
-    pids = [pid for thread in os.listdir("/proc/self/task")[:_MOST] for pid in _children("self", thread)]
-    for pid in pids:
-        if len(pids) >= _MOST_PROGRAMS:
-            break
-        pids += _children(pid, pid)
-    states = [(int(pid), *_name_and_state(pid)) for pid in pids[:_MOST_PROGRAMS]]
+    """The number of processes below this one, and the pid and name of each that a signal has stopped: programs of a proc, such as ranks."""
+    pids = children()
+    states = [(pid, *name_and_state(pid)) for pid in pids[:_MOST_PROGRAMS]]
     return {"number": len(pids), "stopped": [[pid, name] for pid, name, state in states if state == "T"]}
-
-
-def _children(process: str, thread: str) -> list[str]:
-    try:
-        return _text(f"/proc/{process}/task/{thread}/children").split()
-    except OSError:  # the thread has ended, or the kernel has no such file
-        return []
-
-
-def _name_and_state(pid: str) -> tuple[str, str]:
-    """The name of a process, of at most 15 bytes, and its state letter in the kernel; empty for one that has ended."""
-    try:
-        before, _, after = _text(f"/proc/{pid}/stat").rpartition(")")
-    except OSError:
-        return "", ""
-    return before.partition("(")[2], after.split()[0]
 
 
 def _disk() -> dict[str, int]:

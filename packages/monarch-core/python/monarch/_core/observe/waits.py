@@ -12,9 +12,11 @@ from monarch._core.actor.place import coroutine_frames
 from monarch._core.call.future import Future
 from monarch._core.observe.held_locks import Locks
 from monarch._core.observe.kernel_waits import kernel_waits
+from monarch._core.observe.lookups import lookups
 from monarch._core.observe.process_groups import process_groups
 from monarch._core.observe.resources import resources
 from monarch._core.observe.software import software
+from monarch._core.observe.supplies import supplies
 from monarch._core.process.current import known_process
 
 TYPE_CHECKING = False
@@ -55,6 +57,8 @@ def waits_and_failures(process: LocalProcess) -> dict[str, Any]:
         ("groups", process_groups),
         ("software", software),
         ("reports", lambda: reports(process)),
+        ("supplies", supplies),
+        ("lookups", lookups),
     )
     for name, look in looks:
         try:

@@ -14,6 +14,7 @@ from monarch.telemetry._diagnose.machine import local_pids, without_answer
 from monarch.telemetry._diagnose.processor_time import processor_checks, sampled
 from monarch.telemetry._diagnose.resources import resource_checks
 from monarch.telemetry._diagnose.snapshot import Snapshot
+from monarch.telemetry._diagnose.swap_use import swap_checks, swap_samples
 from monarch.telemetry._diagnose.tables import recorded
 from monarch.telemetry._diagnose.troubles import is_asking, troubles
 from monarch.telemetry.errors import TelemetryError
@@ -71,7 +72,8 @@ def collected(
     missing: list[str] = []
     if first is not None and first.state is not None:
         before = Looked(first.state, first.stacks)
-        samples = sampled(local_pids(before))
+        pids = local_pids(before)
+        samples, of_swap = sampled(pids), swap_samples(pids)
         sampled_at = time.monotonic()
         rest = between - (time.monotonic() - began)
         if rest > 0:
@@ -82,7 +84,8 @@ def collected(
         found = snapshot(before, after, time.monotonic() - began)
         passed = time.monotonic() - sampled_at
         checks = processor_checks(found.procs, samples, sampled(samples), passed)
-        found = found._replace(checks=(*resource_checks(found.procs), *checks))
+        swap = swap_checks(found.procs, of_swap, swap_samples(of_swap), passed)
+        found = found._replace(checks=(*resource_checks(found.procs), *checks, *swap))
         found = found._replace(sources=_sources(found))
         looks = [before, after]
         while (is_unclear(found.groups) or is_asking(looks[-1])) and len(looks) < _MOST_LOOKS:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 
 from monarch.telemetry._diagnose.group_rank import GroupRank
 from monarch.telemetry._diagnose.snapshot import Actor, Index, Node, Snapshot, Wait
+
+# A wait that is no finding unless it is this much longer than the usual time between two collectives.
+_LONGER = 10.0
 
 
 def by_group(ranks: Sequence[GroupRank]) -> list[list[GroupRank]]:
@@ -22,6 +25,13 @@ def is_unclear(ranks: Sequence[GroupRank]) -> bool:
     return any(len(one.looks) == 1 for one in ranks) or any(
         one.now.call is not None and other.now.begun < one.now.begun for group in by_group(ranks) for one in group for other in group
     )
+
+
+def has_waited_long(snapshot: Snapshot, ranks: Collection[GroupRank]) -> bool:
+    """Whether these ranks of a group stay longer between two collectives than usual, by far."""
+    ages = {proc.uid: proc.age for proc in snapshot.procs}
+    usual = max((ages[one.proc] / max(one.now.begun, 1) for one in ranks), default=None)
+    return usual is not None and snapshot.group_seconds >= _LONGER * usual
 
 
 def node_of(index: Index, one: GroupRank, beside: Actor | None = None) -> Node:

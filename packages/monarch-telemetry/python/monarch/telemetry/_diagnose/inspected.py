@@ -9,6 +9,7 @@ from typing import Any, NamedTuple, cast
 from monarch.telemetry._diagnose.group_rank import Counted, GroupRank, counted_ranks
 from monarch.telemetry._diagnose.snapshot import Actor, Called, End, Frame, Host, Proc, Snapshot, Thread, Wait
 from monarch.telemetry._diagnose.software import Software, software_of
+from monarch.telemetry._diagnose.supplies import Lookup, Supply, lookups_of, supplies_of
 from monarch.telemetry._stacks.frames import parse_faulthandler
 
 _COORDINATE = re.compile(r": (\d+)/(\d+)(?=[,}])", re.ASCII)
@@ -52,11 +53,14 @@ def snapshot(before: Looked, now: Looked, between: float) -> Snapshot:
     """The state of the second look. Waits are those that both looks have seen; threads are paused where their calls are the same."""
     earlier, stacks = dict(stack_answers(before)), dict(stack_answers(now))
     queues = {(proc["uid"], actor["mesh"]): actor for _, proc in procs_of(before) for actor in _actors(proc)}
+    printed = {str(proc["uid"]): _printed(proc) for _, proc in procs_of(before)}
     ran_python = {*_own_stacks(before), *_own_stacks(now)}
     procs: list[Proc] = []
     actors: list[Actor] = []
     waits: list[Wait] = []
     ends: list[End] = []
+    supplies: list[Supply] = []
+    lookups: list[Lookup] = []
     malformed: list[str] = []
     # A host counts as silent if it has answered neither look.
     silent = {host.name for host in _hosts(before) if host.error}
@@ -76,13 +80,15 @@ def snapshot(before: Looked, now: Looked, between: float) -> Snapshot:
             continue
         answer = stacks.get(uid)
         try:
-            of_proc = _proc(host, proc, answer, earlier.get(uid))._replace(ran_python=uid in ran_python)
+            of_proc = _proc(host, proc, answer, earlier.get(uid))._replace(ran_python=uid in ran_python, printed=_printed(proc))
+            of_proc = of_proc._replace(printed_before=printed.get(uid, of_proc.printed))
             beside = (answer or {}).get("concurrent", {})
             its = [
                 _actor(uid, one, queues.get((uid, one["mesh"])))._replace(concurrent=tuple(beside.get(one["mesh"], ())))
                 for one in _actors(proc)
             ]
             of_waits, of_ends = list(_waits(uid, answer, earlier.get(uid))), list(_ends(answer))
+            of_supplies, of_lookups = supplies_of(uid, earlier.get(uid), answer), lookups_of(uid, earlier.get(uid), answer)
         except (AttributeError, KeyError, TypeError, ValueError) as error:
             # The process made the answer itself, and may be of another release.
             malformed.append(f"process {proc['pid']}: its answer has another form: {error!r}"[:200])
@@ -91,6 +97,8 @@ def snapshot(before: Looked, now: Looked, between: float) -> Snapshot:
         actors += its
         waits += of_waits
         ends += of_ends
+        supplies += of_supplies
+        lookups += of_lookups
     return Snapshot(
         tuple(procs),
         tuple(actors),
@@ -103,6 +111,8 @@ def snapshot(before: Looked, now: Looked, between: float) -> Snapshot:
         software=_software(earlier, stacks),
         called=_called((*earlier.items(), *stacks.items())),
         is_orphan=_is_orphan(now),
+        supplies=tuple(supplies),
+        lookups=tuple(lookups),
     )
 
 
@@ -167,6 +177,12 @@ def procs_of(looked: Looked) -> Iterator[tuple[str, Mapping[str, Any]]]:
             yield part["host"], proc
 
 
+def _printed(proc: Mapping[str, Any]) -> tuple[int, int]:
+    """Bytes and lines; nothing for an agent of another release."""
+    size, lines = proc.get("printed") or (0, 0)
+    return int(size), int(lines)
+
+
 def _actors(proc: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     return proc["answer"]["actors"] if proc["answer"] else []
 
@@ -220,6 +236,8 @@ def _proc(host: str, proc: Mapping[str, Any], answer: Mapping[str, Any] | None, 
     name = parse_name(proc["name"])
     before = {thread.number: thread for thread in _threads(earlier)}
     threads = tuple(one._replace(paused=_is_paused(before.get(one.number), one)) for one in _threads(answer))
+    # A process that runs its set-up answers its agent already.
+    is_starting = answer is not None and answer.get("without_gil") == "starting"
     return Proc(
         str(proc["uid"]),
         host,
@@ -228,7 +246,7 @@ def _proc(host: str, proc: Mapping[str, Any], answer: Mapping[str, Any] | None, 
         None if is_client else name.name,
         None if is_client else name.rank,
         name.size,
-        str(proc["state"]),
+        "starting" if is_starting else str(proc["state"]),
         float(proc["age"]),
         proc["silent"],
         str(proc["evidence"] or ""),

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 from monarch.telemetry._diagnose.group_rank import GroupRank
 from monarch.telemetry._diagnose.software import Software
+from monarch.telemetry._diagnose.supplies import Lookup, Supply
 
 # A node: ("host", name), ("proc", uid), ("actor", uid of its proc, mesh) or ("thread", uid of its proc, number).
 Node = tuple[str, ...]
@@ -83,6 +84,9 @@ class Proc(NamedTuple):
     # Its memory, descriptors, threads, cgroups, file systems and connections, as reported in each look; empty without an answer.
     resources: Mapping[str, Any] = {}
     resources_before: Mapping[str, Any] = {}
+    # Bytes and lines of its output in each look.
+    printed: tuple[int, int] = (0, 0)
+    printed_before: tuple[int, int] = (0, 0)
 
 
 class Actor(NamedTuple):
@@ -228,6 +232,9 @@ class Snapshot(NamedTuple):
     troubles: tuple[Trouble, ...] = ()
     # The actors of calls in any look, by their processes: names of processes that list no actors.
     called: Mapping[str, Called] = {}
+    # Waits for an item of the own process, and look-ups of names, which both looks have seen.
+    supplies: tuple[Supply, ...] = ()
+    lookups: tuple[Lookup, ...] = ()
 
 
 class Index:

@@ -22,6 +22,17 @@ STATEMENTS = {
     " CAST(arrow_cast(now(), 'Timestamp(Microsecond, Some(\"+00:00\"))') AS BIGINT) AS now_us FROM failures f"
     " LEFT JOIN hosts h ON h.name = f.host LEFT JOIN procs p ON p.host_id = h.host_id AND p.pid = f.pid AND p.ended_us IS NOT NULL"
     " ORDER BY f.timestamp_us DESC, f.id LIMIT 100",
+    # Gauges that were finite, and are not since `first_us`, with the step of their process at that time.
+    "numbers": "WITH gauges AS (SELECT name, attributes_json, resource_attributes_json AS resource, timestamp_us, value_f64,"
+    " isnan(value_f64) AS is_nan, isnan(value_f64) OR abs(value_f64) > 1.7976931348623157e308 AS is_bad"
+    " FROM metric_gauges WHERE value_f64 IS NOT NULL), turned AS (SELECT name, attributes_json, resource,"
+    " min(CASE WHEN is_bad THEN timestamp_us END) AS first_us, max(CASE WHEN NOT is_bad THEN timestamp_us END) AS finite_us,"
+    " bool_or(is_nan) AS is_nan FROM gauges GROUP BY name, attributes_json, resource),"
+    " steps AS (SELECT resource, timestamp_us, value_f64 FROM gauges WHERE lower(name) LIKE '%step')"
+    " SELECT t.name, t.resource, t.first_us, t.is_nan, max(s.value_f64) AS step,"
+    " CAST(arrow_cast(now(), 'Timestamp(Microsecond, Some(\"+00:00\"))') AS BIGINT) AS now_us FROM turned t"
+    " LEFT JOIN steps s ON s.resource = t.resource AND s.timestamp_us <= t.first_us WHERE t.finite_us < t.first_us"
+    " GROUP BY t.name, t.attributes_json, t.resource, t.first_us, t.is_nan ORDER BY t.first_us LIMIT 1000",
 }
 
 

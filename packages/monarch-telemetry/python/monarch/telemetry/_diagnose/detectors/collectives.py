@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 
 from monarch.telemetry._diagnose.finding import Detector, Fact, Finding
 from monarch.telemetry._diagnose.group_rank import Call, GroupRank
-from monarch.telemetry._diagnose.groups import by_group, node_of
+from monarch.telemetry._diagnose.groups import by_group, has_waited_long, node_of
 from monarch.telemetry._diagnose.snapshot import Actor, Node, seconds
 from monarch.telemetry._diagnose.wait_graph import WaitGraph
 
@@ -18,8 +18,6 @@ from monarch.telemetry._diagnose.wait_graph import WaitGraph
 _BETWEEN_TWO = ("send", "recv", "isend", "irecv", "send_object_list", "recv_object_list")
 # Collectives to which all ranks pass tensors of one size.
 _EQUAL = ("all_reduce", "broadcast", "reduce", "all_gather", "all_gather_into_tensor", "reduce_scatter_tensor", "gather", "scatter")
-# A wait that is no finding unless it is this much longer than the usual time between two collectives.
-_LONGER = 10.0
 # The least looks at all ranks together, and the least ranks, for a rank that is late again and again. If each rank waited half of its time,
 # by chance, four ranks with three looks each would show such a rank in one of a thousand diagnoses.
 _LOOKS, _RANKS = 12, 4
@@ -90,7 +88,7 @@ def _absent(graph: WaitGraph, group: Sequence[GroupRank], waiting: Sequence[Grou
     actors = [graph.index.actors.get((one.proc, beside.mesh)) if beside else None for one in late]
     if all(actor is not None and _is_idle(actor) for actor in actors):
         state, weight = "runs no endpoint", 80
-    elif (place := _standing(graph, late, beside)) and _is_long(graph, late):
+    elif (place := _standing(graph, late, beside)) and has_waited_long(graph.index.snapshot, late):
         state, weight = f"stands in {place}", 40
     else:
         return None
@@ -150,13 +148,6 @@ def _standing(graph: WaitGraph, late: Sequence[GroupRank], beside: Actor | None)
             return ""
         places.append(graph.index.place(node))
     return places[0]
-
-
-def _is_long(graph: WaitGraph, late: Sequence[GroupRank]) -> bool:
-    """Whether the wait is far longer than the usual time between two collectives."""
-    procs = graph.index.procs
-    usual = max(procs[one.proc].age / max(one.now.begun, 1) for one in late)
-    return graph.index.snapshot.group_seconds >= _LONGER * usual
 
 
 def _made(
