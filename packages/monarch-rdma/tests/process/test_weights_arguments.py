@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from numpy.lib.stride_tricks import as_strided
 
 from monarch.actor import this_proc
 from monarch.rdma.weights import Box, Weights
@@ -30,6 +31,7 @@ from monarch.rdma.weights import Box, Weights
         ({"into": [1]}, TypeError, r"into must be a mapping of names to tensors, got \[1\]"),
         ({"into": {}}, ValueError, "there is no tensor to take weights"),
         ({"into": {"bias": np.broadcast_to(np.zeros(1), (8,))}}, ValueError, "tensor 'bias' is read-only"),
+        ({"into": {"bias": as_strided(np.zeros(1), (8,), (0,))}}, ValueError, "tensor 'bias' has several items in the same memory"),
     ],
 )
 def test_arguments_that_attach_refuses(options, error, text):

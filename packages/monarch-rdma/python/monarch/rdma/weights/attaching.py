@@ -64,6 +64,10 @@ def target_tensors(into: Mapping[str, Any]) -> LocalTensors:
         raise ValueError(f"tensor '{tensors.readonly[0]}' is read-only: it cannot take weights")
     if not tensors.data:
         raise ValueError("there is no tensor to take weights")
+    table = tensors.table
+    repeated = table.tensor[((table.strides == 0) & (table.shape > 1)).any(axis=1)]
+    if len(repeated):
+        raise ValueError(f"tensor '{table.names[int(repeated[0])]}' has several items in the same memory: it cannot take weights")
     return tensors
 
 

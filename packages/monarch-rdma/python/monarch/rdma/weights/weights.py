@@ -106,7 +106,8 @@ class Weights:
             RDMAPeerLostError: a rank has ended.
             RDMATimeoutError: a rank does not answer.
             TypeError: `of` is no mesh, another argument is of another type, or a value is no tensor.
-            ValueError: `fan_out` is negative, or a tensor is read-only, or cannot be described.
+            ValueError: `buffers` is not 1 or 2, `fan_out` is negative, or a tensor is read-only, has several items in the same memory, or
+                cannot be described.
 
         ```python
         import numpy as np
