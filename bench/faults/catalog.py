@@ -16,6 +16,7 @@ from bench.faults import (
     numbers,
     outside,
     pods,
+    remote,
     schedulers,
     services,
     starts,
@@ -42,7 +43,7 @@ FAULTS: tuple[Fault, ...] = (
     *versions.FAULTS,
 )
 # Their jobs are on hosts of their own.
-OF_HOSTS: tuple[Fault, ...] = networks.FAULTS
+OF_HOSTS: tuple[Fault, ...] = (*networks.FAULTS, *remote.FAULTS)
 # Their jobs are on a real cluster of this machine.
 OF_CLUSTERS: tuple[Fault, ...] = (*schedulers.FAULTS, *pods.FAULTS)
 # Only tables show them.

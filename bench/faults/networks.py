@@ -11,7 +11,7 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -52,7 +52,14 @@ def client(size: int, *workers: str) -> None:
 
 
 def _job(size: int, break_it: Callable[[Cluster], object], settings: dict[str, str] | None = None) -> None:
-    """Runs the job, makes the fault, and lives until stdin is closed."""
+    job([__name__, str(size)], lambda cluster, _: break_it(cluster), settings)
+
+
+def job(module: Sequence[str], break_it: Callable[[Cluster, list[int]], object], settings: dict[str, str] | None = None) -> None:
+    """Runs a module as the client, with these words and the addresses of the workers; makes the fault, and lives until stdin is closed.
+
+    The client prints the word `up`, its pid, and the pids that `break_it` gets.
+    """
     folder = Path(tempfile.mkdtemp(prefix="faults-"))
     root = str(Path(__file__).resolve().parents[2])
     paths = os.pathsep.join(filter(None, (root, os.environ.get("PYTHONPATH", ""))))
@@ -60,15 +67,15 @@ def _job(size: int, break_it: Callable[[Cluster], object], settings: dict[str, s
         for number, host in enumerate(cluster.hosts):
             own = settings if number == 1 and settings else {}
             cluster.workers.append(Worker(host, {**cluster.env, **own}, cluster.secret))
-        script = [sys.executable, "-m", "bench.faults.networks", str(size), *(worker.address for worker in cluster.workers)]
-        job = cluster.client_host.popen(*script, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=cluster.env)
-        assert job.stdout is not None
-        pid = int(job.stdout.readline().split()[1])
-        break_it(cluster)
+        script = [sys.executable, "-m", *module, *(worker.address for worker in cluster.workers)]
+        running = cluster.client_host.popen(*script, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=cluster.env)
+        assert running.stdout is not None
+        pid, *others = (int(word) for word in running.stdout.readline().split()[1:])
+        break_it(cluster, others)
         ready(pid, tuple(cluster.client_host.namespace.enter()))
         sys.stdin.read()
-        job.kill()
-        job.communicate()
+        running.kill()
+        running.communicate()
 
 
 def _bad(cluster: Cluster) -> Host:

@@ -28,6 +28,7 @@
 //! | `spawns` | the start of procs |
 //! | `process_table` | the state of all procs of a host, for inspections |
 //! | `kernel_state` | the state of a process in the kernel |
+//! | `processor` | the processor time of a process |
 //! | `responsiveness` | the responsiveness check of the Python interpreter of a proc |
 //! | `watch` | the periodic check of the procs |
 //! | `role` | the agent as other components know it |
@@ -45,6 +46,7 @@ mod proc_ends;
 mod proc_jobs;
 mod proc_links;
 pub mod process_table;
+mod processor;
 mod procs;
 pub mod recordings;
 pub mod responsiveness;

@@ -22,6 +22,7 @@ use wire::{CallId, Control, ProcUid, Status};
 use crate::agent::kernel_state::{kernel_state, resident, seconds, why_unresponsive};
 use crate::agent::options::AgentOptions;
 use crate::agent::proc_jobs::{AGENT, ProcJobs};
+use crate::agent::processor::{ProcessorTimes, processor_times};
 use crate::agent::procs::{Proc, Procs};
 use crate::agent::recordings::{RecordingRow, Recordings};
 use crate::agent::starter::Starter;
@@ -72,6 +73,8 @@ struct ProcRow {
     pub kernel: Option<char>,
     /// Resident memory in bytes.
     pub rss: Option<u64>,
+    /// Its processor time, in an inspection of stacks.
+    pub times: Option<ProcessorTimes>,
     /// The memory cgroup of the proc at the last check.
     pub cgroup: Option<String>,
     /// The path of the files with the proc's output, without `.stdout` and `.stderr`.
@@ -126,6 +129,7 @@ struct HostRow {
 /// An inspection whose answers have not all arrived.
 pub(crate) struct Inspection {
     asker: Requester,
+    what: u8,
     /// The job that the inspection is limited to, by the id of this host in it; none: all procs of this host.
     only: Option<ProcUid>,
     hosts: Vec<Member>,
@@ -178,7 +182,7 @@ impl HostInspections {
         let there: Vec<ProcUid> = hosts.iter().filter(|h| h.why.is_none()).map(|h| h.id).collect();
         let wanted = procs.len() + there.len();
         let bound = if what == INSPECT_STACKS { FOR_STACKS } else { FOR_STATE } + if there.is_empty() { Duration::ZERO } else { FOR_HOSTS };
-        lock(&self.open).insert(id, Inspection { asker, only, hosts, answers: HashMap::new(), wanted });
+        lock(&self.open).insert(id, Inspection { asker, what, only, hosts, answers: HashMap::new(), wanted });
         for host in there {
             node.peers.peer(host).send_control(Control::Inspect { id, what });
         }
@@ -224,6 +228,7 @@ impl HostInspections {
         for (uid, row) in &mut rows {
             row.answer = o.answers.remove(uid).and_then(json);
             (row.kernel, row.rss) = (kernel_state(row.pid), resident(row.pid));
+            row.times = if o.what == INSPECT_STACKS { processor_times(row.pid, self.born) } else { None };
         }
         let recordings = self.recordings.rows(o.only.and_then(|here| self.jobs.client_of(here)));
         let answer = Answer {
@@ -267,6 +272,7 @@ impl HostInspections {
             stacks: None,
             kernel: None,
             rss: None,
+            times: None,
             cgroup: None,
             captured_in: None,
             answer: None,
@@ -303,6 +309,7 @@ impl HostInspections {
                 stacks: p.stacks.clone(),
                 kernel: None,
                 rss: None,
+                times: None,
                 cgroup: p.cgroups.first().cloned(),
                 captured_in: p.streams.iter().find_map(|s| s.captured_in()).map(|path| path.with_extension("")),
                 answer: None,

@@ -11,7 +11,7 @@ from monarch.telemetry._asking import Asking
 from monarch.telemetry._diagnose.groups import is_unclear
 from monarch.telemetry._diagnose.inspected import Looked, group_ranks, snapshot
 from monarch.telemetry._diagnose.machine import local_pids, without_answer
-from monarch.telemetry._diagnose.processor_time import processor_checks, sampled
+from monarch.telemetry._diagnose.processor_time import processor_checks
 from monarch.telemetry._diagnose.resources import resource_checks
 from monarch.telemetry._diagnose.snapshot import Snapshot
 from monarch.telemetry._diagnose.swap_use import swap_checks, swap_samples
@@ -72,9 +72,7 @@ def collected(
     missing: list[str] = []
     if first is not None and first.state is not None:
         before = Looked(first.state, first.stacks)
-        pids = local_pids(before)
-        samples, of_swap = sampled(pids), swap_samples(pids)
-        sampled_at = time.monotonic()
+        of_swap, sampled_at = swap_samples(local_pids(before)), time.monotonic()
         rest = between - (time.monotonic() - began)
         if rest > 0:
             time.sleep(rest)  # sleeps: the time between both looks
@@ -82,9 +80,8 @@ def collected(
         now = second if second is not None and second.state is not None else first
         after = Looked(now.state, now.stacks)
         found = snapshot(before, after, time.monotonic() - began)
-        passed = time.monotonic() - sampled_at
-        checks = processor_checks(found.procs, samples, sampled(samples), passed)
-        swap = swap_checks(found.procs, of_swap, swap_samples(of_swap), passed)
+        swap = swap_checks(found.procs, of_swap, swap_samples(of_swap), time.monotonic() - sampled_at)
+        checks = processor_checks(found.procs, before, after)
         found = found._replace(checks=(*resource_checks(found.procs), *checks, *swap))
         found = found._replace(sources=_sources(found))
         looks = [before, after]

@@ -196,6 +196,12 @@ def stack_answers(looked: Looked) -> Iterator[tuple[str, Mapping[str, Any]]]:
                 yield str(proc["uid"]), answer
 
 
+def stack_rows(looked: Looked) -> Iterator[Mapping[str, Any]]:
+    """The rows of the processes in the look at their stacks, as their agents have made them."""
+    for part in _parts(looked.stacks):
+        yield from part["procs"]
+
+
 def _own_stacks(looked: Looked) -> Iterator[str]:
     """The numbers of the processes that have read their stacks for this look themselves, in Python."""
     for part in _parts(looked.stacks):

@@ -1,4 +1,4 @@
-"""Ranks whose processor is taken by other processes, while the other ranks of their mesh have one."""
+"""Ranks whose processor is taken by other processes, while the other ranks of their mesh on the same host have one."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _OTHERS_HAVE, _OTHERS = 0.05, 2
 
 
 def taken(graph: WaitGraph) -> list[Finding]:
-    """One finding for each rank that waits for a processor far more than its mesh; processes of other machines are not measured."""
+    """One finding for each rank that waits for a processor far more than its mesh."""
     checks = graph.index.snapshot.checks
     used = {one.procs[0]: one.value for one in checks if one.kind == "processor"}
     waited = {one.procs[0]: one.value for one in checks if one.kind == "run_queue"}
