@@ -1,4 +1,4 @@
-"""What endpoints and programs wait for in the kernel, from the answers of their processes, as far as both looks have seen the same wait."""
+"""The waits of endpoints and programs in the kernel, from the answers of their processes, as far as both looks have seen the same wait."""
 
 from __future__ import annotations
 
