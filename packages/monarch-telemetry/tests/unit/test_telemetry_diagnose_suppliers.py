@@ -193,6 +193,15 @@ def test_output_for_which_others_wait_is_a_cause(sizes: tuple[int, int], blocked
     assert len(sentences) == bool(text) and all(one.startswith(text) for one in sentences)
 
 
+def test_full_console_shows_a_burst_between_writes() -> None:
+    printing_client = {"threads": {"number": 3, "printing": [5]}}
+    client = CLIENT._replace(resources=printing_client, resources_before=printing_client)
+    procs = [printing(rank, 90_000 if rank == 1 else 12, 90_000 if rank == 1 else 12) for rank in range(3)]
+    actors = tuple(actor(one.uid, "trainer", "step" if rank == 1 else None, 41.0, rank, 3) for rank, one in enumerate(procs))
+    [cause] = diagnosed(Snapshot((client, *procs), actors, (Host("a"),), (waited_for((1,)),), seconds=0.5), OWN).causes
+    assert cause.detector == "output"
+
+
 def with_memory(rank: int, before: dict[str, int], now: dict[str, int]) -> Proc:
     return proc(f"p{rank}", rank, 3)._replace(resources={"memory": now}, resources_before={"memory": before})
 

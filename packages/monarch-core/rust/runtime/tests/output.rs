@@ -107,6 +107,7 @@ fn draining_takes_what_is_left() {
     p.pipe.write_all(b"a\nb").unwrap();
     p.output.drain(&p.stream);
     assert_eq!(p.tail.lines(), ["a", "b"]);
+    assert_eq!(p.stream.printed(), (3, 2));
     p.output.flush(HANG, false);
     p.reads("a\nb\n");
 }

@@ -8,7 +8,7 @@
 use std::collections::VecDeque;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::Path;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
@@ -199,6 +199,9 @@ pub struct Stream {
     file: Option<(Arc<CaptureFile>, Arc<Capture>)>,
     lines: Mutex<Lines>,
     token: u64,
+    /// The number of bytes and of lines that were read so far. They are no part of `lines`, which is locked while a disk is slow.
+    bytes_read: AtomicU64,
+    lines_read: AtomicU64,
 }
 
 impl Stream {
@@ -229,6 +232,7 @@ impl Stream {
             }
             l.partial.extend_from_slice(TRUNCATED);
         }
+        self.lines_read.fetch_add(1, Ordering::Relaxed);
         self.tail.add(&l.partial);
         events::output_line(self.proc, if self.console == 2 { b"stderr" } else { b"stdout" }, &l.partial);
         l.cut = false;
@@ -264,6 +268,7 @@ impl Stream {
                     return false;
                 }
                 Ok(n) => {
+                    self.bytes_read.fetch_add(n as u64, Ordering::Relaxed);
                     if let Some((file, capture)) = &self.file {
                         capture.push(file, &buf[..n], may_wait);
                     }
@@ -294,6 +299,11 @@ impl Stream {
     /// Calls `report` when the first line arrives, unless a viewer is set before. `report` must not block.
     pub fn at_first_line(&self, report: impl FnOnce() + Send + 'static) {
         lock(&self.lines).at_first = Some(Box::new(report));
+    }
+
+    /// The number of bytes and of lines that were read so far.
+    pub fn printed(&self) -> (u64, u64) {
+        (self.bytes_read.load(Ordering::Relaxed), self.lines_read.load(Ordering::Relaxed))
     }
 
     /// The path of the file with the stream's bytes; none if they are not captured.
@@ -373,7 +383,10 @@ impl Output {
         sys::set_nonblocking(pipe.as_raw_fd())?;
         let token = self.poller.token();
         let file = file.map(|f| (Arc::new(f), self.capture.clone()));
-        let stream = Arc::new(Stream { proc: proc.0, pipe, console, prefix: prefix.into(), tail, file, lines: Mutex::default(), token });
+        let (bytes_read, lines_read) = (AtomicU64::new(0), AtomicU64::new(0));
+        let lines = Mutex::default();
+        let prefix = prefix.into();
+        let stream = Arc::new(Stream { proc: proc.0, pipe, console, prefix, tail, file, lines, token, bytes_read, lines_read });
         let source = StreamSource(stream.clone(), Arc::downgrade(&self.poller));
         self.poller.add(token, stream.pipe.as_raw_fd(), Arc::new(source))?;
         Ok(stream)

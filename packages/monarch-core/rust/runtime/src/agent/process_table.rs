@@ -77,6 +77,8 @@ struct ProcRow {
     pub times: Option<ProcessorTimes>,
     /// The memory cgroup of the proc at the last check.
     pub cgroup: Option<String>,
+    /// The number of bytes and of lines that the proc has printed.
+    pub printed: (u64, u64),
     /// The path of the files with the proc's output, without `.stdout` and `.stderr`.
     pub captured_in: Option<PathBuf>,
     /// The proc's own answer.
@@ -274,6 +276,7 @@ impl HostInspections {
             rss: None,
             times: None,
             cgroup: None,
+            printed: (0, 0),
             captured_in: None,
             answer: None,
         };
@@ -311,6 +314,7 @@ impl HostInspections {
                 rss: None,
                 times: None,
                 cgroup: p.cgroups.first().cloned(),
+                printed: p.streams.iter().map(|s| s.printed()).fold((0, 0), |all, one| (all.0 + one.0, all.1 + one.1)),
                 captured_in: p.streams.iter().find_map(|s| s.captured_in()).map(|path| path.with_extension("")),
                 answer: None,
             };

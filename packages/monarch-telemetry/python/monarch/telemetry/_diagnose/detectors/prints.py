@@ -11,7 +11,7 @@ from monarch.telemetry._diagnose.wait_graph import WaitGraph
 # The seconds of an endpoint from which much output is no short burst.
 LEAST = 5.0
 # Times the bytes of the other ranks, since their start and in the time between both looks; the least bytes, and bytes in a second.
-_TIMES, _MOST, _RATE = 8, 1 << 20, 64 << 10
+_TIMES, _MOST, _RATE = 8, 256 << 10, 64 << 10
 # The least bytes of a rank that waits for the console, which has taken no more: as many as a pipe has room for.
 _PIPE = 64 << 10
 _MIB = 1 << 20
@@ -21,12 +21,14 @@ def flooding(graph: WaitGraph) -> list[Finding]:
     """One finding for each rank whose output is a burst for which others wait, or one for all that wait for the console."""
     procs = [proc for proc in graph.index.snapshot.procs if proc.mesh is not None]
     blocked = [proc for proc in procs if _blocked(proc)]
+    # The client writes the lines of all procs to the console.
+    is_full = any(_blocked(proc) for proc in graph.index.snapshot.procs if proc.mesh is None)
     busy = {one.proc for one in graph.index.snapshot.actors if one.doing is not None and one.doing_for >= LEAST}
     found: list[Finding] = []
     for proc in procs:
         others = [one for one in procs if one.mesh == proc.mesh and one is not proc]
         is_waited_for = bool(graph.waiting_for(_nodes(graph, proc)))
-        if proc.uid in busy and is_waited_for and others and _is_burst(graph, proc, others, proc in blocked):
+        if proc.uid in busy and is_waited_for and others and _is_burst(graph, proc, others, is_full or bool(_printing(proc))):
             found.append(_burst(graph, proc, others, [one for one in blocked if one is not proc]))
     stuck = [proc for proc in blocked if proc.uid in busy]
     return found if found or not stuck else [_console(graph, stuck)]
@@ -34,8 +36,13 @@ def flooding(graph: WaitGraph) -> list[Finding]:
 
 def _blocked(proc: Proc) -> bool:
     """Whether a thread of the process was in a write of its output in both looks."""
-    before, now = (set(one.get("threads", {}).get("printing", ())) for one in (proc.resources_before, proc.resources))
-    return bool(before & now)
+    before = set(proc.resources_before.get("threads", {}).get("printing", ()))
+    return bool(before & set(proc.resources.get("threads", {}).get("printing", ())))
+
+
+def _printing(proc: Proc) -> set[int]:
+    """The threads of the process that were in a write of its output in any look."""
+    return {int(number) for one in (proc.resources_before, proc.resources) for number in one.get("threads", {}).get("printing", ())}
 
 
 def _is_burst(graph: WaitGraph, proc: Proc, others: list[Proc], is_blocked: bool) -> bool:
