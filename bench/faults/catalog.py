@@ -22,6 +22,7 @@ from bench.faults import (
     services,
     starts,
     swaps,
+    threads,
     versions,
     waits,
 )
@@ -41,6 +42,7 @@ FAULTS: tuple[Fault, ...] = (
     *starts.FAULTS,
     *prints.FAULTS,
     *swaps.FAULTS,
+    *threads.FAULTS,
     *collectives.FAULTS,
     *versions.FAULTS,
 )

@@ -14,9 +14,11 @@ from monarch._core.observe.held_locks import Locks
 from monarch._core.observe.kernel_waits import kernel_waits
 from monarch._core.observe.lookups import lookups
 from monarch._core.observe.process_groups import process_groups
+from monarch._core.observe.raised import raised
 from monarch._core.observe.resources import resources
 from monarch._core.observe.software import software
 from monarch._core.observe.supplies import supplies
+from monarch._core.observe.thread_waits import ThreadWaits
 from monarch._core.process.current import known_process
 
 TYPE_CHECKING = False
@@ -79,15 +81,26 @@ def waits(process: LocalProcess) -> list[dict[str, Any]]:
             found.append({"thread": ident, "blocks": True, **wait})
         side = sides.get(ident)
         blocking = _awaited(side.main) if side is not None and side.current is not None else set[int]()
+        is_shown = False
         for task in tasks[ident]:
             coroutines = coroutine_frames(task)[::-1]
             if (wait := _wait(coroutines)) is not None:
-                # The thread itself stands in its event loop.
-                shown = [(frame.f_code.co_filename, frame.f_lineno or 0, frame.f_code.co_qualname) for frame in coroutines[:_MOST_SHOWN]]
-                found.append({"thread": ident, "blocks": id(task) in blocking, "frames": shown, **wait})
+                blocks = id(task) in blocking
+                is_shown |= blocks
+                found.append({"thread": ident, "blocks": blocks, "frames": _shown_frames(coroutines), **wait})
+        if blocking and side is not None and not is_shown:
+            # The endpoint waits for something else than a call.
+            found.append({"thread": ident, "blocks": True, "frames": _shown_frames(coroutine_frames(side.main)[::-1])})
     locks = Locks({ident: [*frames, *(f for task in tasks[ident] for f in coroutine_frames(task))] for ident, frames in stacks.items()})
     found += [{"thread": ident, "blocks": True, **lock} for ident, frames in stacks.items() if (lock := locks.wait(ident, frames))]
+    threads = ThreadWaits(stacks)
+    found += [{"thread": ident, "blocks": True, **wait} for ident in stacks if (wait := threads.wait(ident))]
     return sorted(found, key=lambda one: not one["blocks"])[:_MOST_WAITS]
+
+
+def _shown_frames(coroutines: list[FrameType]) -> list[tuple[str, int, str]]:
+    """The calls of a task, whose thread itself stands in its event loop."""
+    return [(frame.f_code.co_filename, frame.f_lineno or 0, frame.f_code.co_qualname) for frame in coroutines[:_MOST_SHOWN]]
 
 
 def concurrent(process: LocalProcess) -> dict[str, list[str]]:
@@ -162,7 +175,9 @@ def reports(process: LocalProcess) -> dict[str, Any]:
 
 def _resources(process: LocalProcess) -> dict[str, Any]:
     # Other threads of a program often wait for events by design.
-    return {**resources(), "kernel_waits": kernel_waits({actor.thread for actor in process.actors.values()})}
+    actors = list(process.actors.values())
+    loops = [actor.loop_side.loop for actor in actors if actor.loop_side is not None]
+    return {**resources(), "kernel_waits": kernel_waits({actor.thread for actor in actors}), "raised": raised(loops)}
 
 
 def _outward(frame: FrameType | None) -> Iterator[FrameType]:

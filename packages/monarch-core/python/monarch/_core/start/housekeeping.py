@@ -171,8 +171,10 @@ class Housekeeping:
             case SpawnActor():
                 from monarch._core.actor.local_spawn import refuse_spawn, spawn_local
                 from monarch._core.debug.hook import install
+                from monarch._core.observe.raised import install as keep_exceptions
 
                 install()
+                keep_exceptions()
                 try:
                     spawn_local(process, event.mailbox, event.spec)
                 except MalformedRequest:

@@ -35,6 +35,7 @@ _FIRST = (
     "monarch._core.pickle.by_value",
     "monarch._core.pickle.class_cache",
     "monarch._core.debug.hook",
+    "monarch._core.observe.raised",
     "monarch._core.start.housekeeping",
     "monarch._core.actor.local_spawn",
     "monarch._core.sync.module_reload",

@@ -334,6 +334,7 @@ def _waits(proc: str, answer: Mapping[str, Any] | None, earlier: Mapping[str, An
             one.get("holder"),
             None if held_at is None else Frame(*held_at),
             tuple(Frame(*frame) for frame in one.get("frames", [])),
+            str(one.get("thing", "")),
         )
 
 

@@ -1,7 +1,8 @@
 """The graph of waits: an edge leads from a node that waits to one that has to act first.
 
 A thread with a call in flight waits for each actor that has not answered. An actor waits while its thread does, if the wait keeps it from
-other messages. A thread that wants a lock waits for the thread that holds it. An actor of a process that does not run Python waits for that
+other messages. A thread that wants a lock waits for the thread that holds it; one that
+joins a thread, or wants the result of a task, for that thread. An actor of a process that does not run Python waits for that
 process, and each process of a host that does not answer for the host. A rank that waits in a collective waits for each rank of its process
 group that has begun fewer collectives. An endpoint that stands in the kernel waits for the process with the lock of its file, or with the
 other end of its connection.
@@ -54,7 +55,7 @@ class WaitGraph:
     def _add_wait(self, wait: Wait) -> None:
         thread: Node = ("thread", wait.proc, str(wait.thread))
         source = self.index.node_of_thread(wait.proc, wait.thread) if wait.blocks else thread
-        if wait.lock is not None:
+        if wait.lock is not None or wait.thing:
             if wait.holder is not None:
                 self._add(Edge(source, self.index.node_of_thread(wait.proc, wait.holder), wait))
             return

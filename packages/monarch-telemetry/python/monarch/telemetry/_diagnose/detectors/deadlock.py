@@ -24,6 +24,8 @@ def _finding(graph: WaitGraph, cycle: list[Edge]) -> Finding:
         wait = first.wait
         if wait is not None and wait.lock is not None:
             sentence = f"{index.full(first.source)} waits {where}for a lock that its own thread holds{for_long}"
+        elif wait is not None and wait.thing:
+            sentence = f"{index.full(first.source)} waits {where}for {wait.thing}{for_long}"
         else:
             endpoint = "an endpoint" if wait is None else f"its own endpoint {wait.endpoint}()"
             sentence = (
