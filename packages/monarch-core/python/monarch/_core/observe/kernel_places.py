@@ -29,7 +29,7 @@ def children() -> list[int]:
 def name_and_state(pid: int) -> tuple[str, str]:
     """The name of a process, of at most 15 bytes, and its state letter in the kernel; empty for one that has ended."""
     try:
-        before, _, after = _text(f"/proc/{pid}/stat").rpartition(")")
+        before, _, after = text(f"/proc/{pid}/stat").rpartition(")")
     except OSError:
         return "", ""
     return before.partition("(")[2], after.split()[0]
@@ -39,7 +39,7 @@ def program(pid: int) -> list[Any]:
     """A program: its pid, name and state letter, the function of the kernel in which it waits, and the file that it reads or writes."""
     name, state = name_and_state(pid)
     try:
-        place = _text(f"/proc/{pid}/wchan").strip("0\n")
+        place = text(f"/proc/{pid}/wchan").strip("0\n")
     except OSError:
         place = ""
     call, number = call_of(f"/proc/{pid}/syscall")
@@ -55,7 +55,7 @@ def program(pid: int) -> list[Any]:
 def call_of(path: str) -> tuple[str, int]:
     """`read` or `write` and its descriptor, for a thread that is in such a system call; the text is empty otherwise."""
     try:
-        words = _text(path).split()
+        words = text(path).split()
     except OSError:
         return "", -1
     calls = _CALLS.get(platform.machine(), ())
@@ -66,11 +66,12 @@ def call_of(path: str) -> tuple[str, int]:
 
 def _children(process: str, thread: str) -> list[str]:
     try:
-        return _text(f"/proc/{process}/task/{thread}/children").split()
+        return text(f"/proc/{process}/task/{thread}/children").split()
     except OSError:  # the thread has ended, or the kernel has no such file
         return []
 
 
-def _text(path: str) -> str:
+def text(path: str) -> str:
+    """The content of a file of the kernel."""
     with open(path, encoding="utf-8", errors="replace") as file:
         return file.read()

@@ -12,6 +12,7 @@ import struct
 import sys
 from itertools import islice
 
+from monarch._core.observe.kernel_places import children, text
 from monarch._core.observe.sockets import Sockets
 
 TYPE_CHECKING = False
@@ -60,9 +61,8 @@ _BY_DESCRIPTOR = {"read", "write", "connect", "send", "receive"}
 _PRIVATE = 128
 _BY_PID = 1
 _LOCK_CALLS = {7, 38}
-# The most threads and programs that are looked at, the most descriptors of a `poll`, and the most descriptors of all processes.
+# The most threads that are looked at, the most descriptors of a `poll`, and the most descriptors of all processes.
 _MOST_THREADS = 64
-_MOST_PROGRAMS = 64
 _MOST_POLLED = 4
 _MOST_DESCRIPTORS = 20_000
 _WRITES = 1
@@ -74,7 +74,7 @@ def kernel_waits(idents: Iterable[int]) -> dict[str, Any]:
     if calls is None:
         return {"threads": [], "programs": []}
     threads = [row for native in _natives(idents) if (row := _row(calls, "self", str(native))) is not None]
-    programs = [row for child in islice(_below(), _MOST_PROGRAMS) if (row := _program(calls, child)) is not None]
+    programs = [row for child in children() if (row := _program(calls, child)) is not None]
     # Programs are of interest where a thread may wait for one.
     waiting = [*threads, *(one["wait"] for one in programs if one["wait"])] if threads else []
     _add_ends(waiting)
@@ -90,23 +90,10 @@ def _natives(idents: Iterable[int]) -> list[int]:
     return [native for native in found if native is not None]
 
 
-def _below() -> Iterable[int]:
-    """The processes below this one, as far as their parents have started them in their main threads."""
-    waiting = [("self", thread) for thread in os.listdir("/proc/self/task")]
-    for process, thread in waiting:
-        try:
-            found = _text(f"/proc/{process}/task/{thread}/children").split()
-        except OSError:  # ended meanwhile
-            continue
-        yield from map(int, found)
-        if len(waiting) < 10 * _MOST_THREADS:
-            waiting += [(one, one) for one in found]
-
-
 def _program(calls: dict[int, str], pid: int) -> dict[str, Any] | None:
     """The name, state letter, processor time in ticks and number of threads of a program, and the wait of its main thread."""
     try:
-        before, _, after = _text(f"/proc/{pid}/stat").rpartition(")")
+        before, _, after = text(f"/proc/{pid}/stat").rpartition(")")
         fields = after.split()
         row = {"pid": pid, "name": before.partition("(")[2], "state": fields[0], "ran": int(fields[11]) + int(fields[12])}
         return {**row, "threads": int(fields[17]), "wait": _row(calls, str(pid), str(pid))}
@@ -117,7 +104,7 @@ def _program(calls: dict[int, str], pid: int) -> dict[str, Any] | None:
 def _row(calls: dict[int, str], process: str, thread: str) -> dict[str, Any] | None:
     """The system call in which a thread waits, with what it waits for; None for one that runs, or that waits for something else."""
     try:
-        words = _text(f"/proc/{process}/task/{thread}/syscall").split()
+        words = text(f"/proc/{process}/task/{thread}/syscall").split()
         name = calls.get(int(words[0]))
         arguments = [int(word, 16) for word in words[1:7]]
     except (OSError, ValueError, IndexError):  # it runs, it has ended, or it may not be looked at
@@ -177,7 +164,7 @@ def _add_holders(rows: list[dict[str, Any]]) -> None:
         return
     holders: dict[str, int] = {}
     wanted: dict[int, int] = {}
-    for line in _text("/proc/locks").splitlines():
+    for line in text("/proc/locks").splitlines():
         words = line.split()
         if words[1] == "->":
             wanted[int(words[5])] = holders.get(words[0], 0)
@@ -191,7 +178,7 @@ def _add_holders(rows: list[dict[str, Any]]) -> None:
 
 def _name(pid: int) -> str:
     try:
-        return _text(f"/proc/{pid}/comm").strip()
+        return text(f"/proc/{pid}/comm").strip()
     except OSError:
         return ""
 
@@ -231,15 +218,10 @@ def _holders_of(targets: set[str]) -> dict[str, list[tuple[int, bool]]]:
             try:
                 target = os.readlink(f"/proc/{pid}/fd/{number}")
                 if target in targets:
-                    flags = _text(f"/proc/{pid}/fdinfo/{number}").partition("flags:")[2].split()[0]
+                    flags = text(f"/proc/{pid}/fdinfo/{number}").partition("flags:")[2].split()[0]
                     found.setdefault(target, []).append((int(pid), int(flags, 8) & 3 == _WRITES))
             except (OSError, IndexError, ValueError):  # closed meanwhile
                 continue
         if looked > _MOST_DESCRIPTORS:
             return {}
     return found
-
-
-def _text(path: str) -> str:
-    with open(path, encoding="utf-8", errors="replace") as file:
-        return file.read()
