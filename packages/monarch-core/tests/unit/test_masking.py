@@ -113,6 +113,12 @@ def test_values_of_secret_variables_are_masked_everywhere() -> None:
     assert masking.json(json.dumps({"a": [f"x{PW}"]})) == '{"a": ["x***"]}'
 
 
+def test_working_directory_of_a_shell_is_shown() -> None:
+    masking = Masking.of_environment({"PWD": "/srv/project", "OLDPWD": "/srv/other", "DB_PWD": PW})
+    assert masking.text(f"/srv/project/train.py, /srv/other, {PW}") == "/srv/project/train.py, /srv/other, ***"
+    assert masking.text(f"UID=sa;PWD={PW}") == "UID=sa;PWD=***"
+
+
 @pytest.mark.parametrize(
     ("value", "masked"),
     [

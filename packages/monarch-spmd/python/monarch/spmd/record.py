@@ -15,7 +15,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
-from monarch.extension.masking import MASK, Masking, is_secret
+from monarch.extension.masking import MASK, Masking, is_secret_variable
 from monarch.spmd.errors import RankFailure, SPMDError
 
 SCHEMA = 1
@@ -56,7 +56,7 @@ def masked(env: Mapping[str, str]) -> dict[str, str]:
 
 
 def _is_secret(name: str) -> bool:
-    return _SECRET.search(name) is not None or is_secret(name)
+    return _SECRET.search(name) is not None or is_secret_variable(name)
 
 
 def _without_names(text: str) -> str:

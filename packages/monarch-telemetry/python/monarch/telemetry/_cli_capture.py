@@ -95,7 +95,7 @@ def capture(output: str, since: float | None, force: bool, addr: str | None, tok
     `monarch query --from FILE`, `monarch profile --from FILE`, `monarch mcp --from FILE` and `monarch-dashboard --db FILE` read the file.
     Secrets are masked. Hosts that did not answer, and tables that are not complete, go to stderr.
     """
-    from monarch.extension.masking import Masking, is_secret
+    from monarch.extension.masking import Masking, is_secret_variable
     from monarch.telemetry._export.capture import write
     from monarch.telemetry._export.manifest import Meta
     from monarch.telemetry._export.whole_tables import now_us, stored
@@ -106,7 +106,7 @@ def capture(output: str, since: float | None, force: bool, addr: str | None, tok
     until = now_us(engine)
     since_us = None if since is None else max(until - round(since * 1e6), 0)
     # Programs print the URL of the dashboard, which contains a token.
-    secrets = {*known_tokens(), *(value for name, value in os.environ.items() if is_secret(name))}
+    secrets = {*known_tokens(), *(value for name, value in os.environ.items() if is_secret_variable(name))}
     secrets |= {found.token} if found.token is not None else set()
     taken = _Taken()
     answers = taken.each(stored(engine, since_us=since_us, note=taken.notes.append))

@@ -31,6 +31,8 @@ _KEYS = frozenset({"api", "access", "private", "secret", "auth", "session", "ssh
 _HARMLESS_ENDS = frozenset(
     {"file", "path", "dir", "folder", "name", "names", "id", "ids", "count", "length", "len", "type", "kind", "size", "expiry", "version"}
 )
+# Variables of a shell (POSIX, `cd`).
+_DIRECTORIES = frozenset({"PWD", "OLDPWD"})
 # Tokens of language models.
 _MODEL_TOKENS = frozenset(
     {"eos", "bos", "pad", "unk", "mask", "sep", "cls", "next", "per", "last", "first", "prev", "special", "image", "num", "max", "min"}
@@ -95,6 +97,11 @@ def is_secret(name: str) -> bool:
     return last in _AT_END or (last == "key" and before in _KEYS) or (last == "tokens" and before in {"access", "auth", "api", "refresh"})
 
 
+def is_secret_variable(name: str) -> bool:
+    """Whether the name of a variable of an environment means a secret. `PWD` is the working directory there, and elsewhere a password."""
+    return name not in _DIRECTORIES and is_secret(name)
+
+
 class Masking:
     """Masks texts. `values` are secrets that are masked wherever they occur, besides secrets that are found by their form.
 
@@ -111,7 +118,7 @@ class Masking:
     @classmethod
     def of_environment(cls, environ: Mapping[str, str]) -> Masking:
         """A masking with the values of the secret variables of an environment."""
-        return cls(value for name, value in environ.items() if is_secret(name))
+        return cls(value for name, value in environ.items() if is_secret_variable(name))
 
     def text(self, text: str) -> str:
         """The text with `***` in the place of each secret."""
