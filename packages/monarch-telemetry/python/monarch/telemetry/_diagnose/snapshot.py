@@ -265,6 +265,11 @@ class Index:
     def _many_hosts(self) -> bool:
         return len({proc.host for proc in self.snapshot.procs}) > 1
 
+    def of_procs(self, *procs: str) -> tuple[Node, ...]:
+        """Processes, and their actors."""
+        actors: list[Node] = [("actor", one.proc, one.mesh) for one in self.snapshot.actors if one.proc in procs]
+        return (*(("proc", proc) for proc in procs), *actors)
+
     def node_of_thread(self, proc: str, thread: int) -> Node:
         """The actor of a thread, or the thread itself where it has none."""
         actor = self.by_thread.get((proc, thread))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from statistics import median
 
 from monarch.telemetry._diagnose.finding import Detector, Fact, Finding
-from monarch.telemetry._diagnose.snapshot import Node, Proc
+from monarch.telemetry._diagnose.snapshot import Proc
 from monarch.telemetry._diagnose.wait_graph import WaitGraph
 
 _MIB = 1 << 20
@@ -42,10 +42,7 @@ def _finding(graph: WaitGraph, proc: Proc, rate: float, usual: float) -> Finding
         f"the memory of {graph.index.of_proc(proc.uid)} grows: {_own(proc) / _MIB:,.0f} MiB and {rate / _MIB:,.1f} MiB/s more, "
         f"other ranks have {usual / _MIB:,.0f} MiB"
     )
-    nodes: tuple[Node, ...] = (
-        ("proc", proc.uid),
-        *(("actor", one.proc, one.mesh) for one in graph.index.snapshot.actors if one.proc == proc.uid),
-    )
+    nodes = graph.index.of_procs(proc.uid)
     facts = (Fact("it grew between both looks, in which it took messages", f"/proc/{proc.pid}/status, queues"),)
     return Finding(sentence, nodes, facts, f"grep RssAnon /proc/{proc.pid}/status", 57)
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from statistics import median
 
 from monarch.telemetry._diagnose.finding import Detector, Fact, Finding
-from monarch.telemetry._diagnose.snapshot import Node, Proc
+from monarch.telemetry._diagnose.snapshot import Proc
 from monarch.telemetry._diagnose.wait_graph import WaitGraph
 
 # A process has many threads or descriptors from these numbers, if the other ranks of its mesh have a small part of it.
@@ -56,7 +56,7 @@ def _of_threads(graph: WaitGraph, proc: Proc, peers: list[Proc], number: int) ->
     facts = [Fact(f"{number:,} threads of the process", "/proc")]
     if place:
         facts.append(Fact(f"{most:,} threads in {place}", "stacks"))
-    return Finding(sentence, _nodes(graph, proc), tuple(facts), "monarch stack --all", 62)
+    return Finding(sentence, graph.index.of_procs(proc.uid), tuple(facts), "monarch stack --all", 62)
 
 
 def _of_descriptors(graph: WaitGraph, proc: Proc, peers: list[Proc], number: int) -> Finding:
@@ -66,16 +66,12 @@ def _of_descriptors(graph: WaitGraph, proc: Proc, peers: list[Proc], number: int
         f"{graph.index.of_proc(proc.uid)} has {number:,} open descriptors of at most {given['limit']:,}{_beside(peers, _descriptors)}"
     )
     facts = (Fact(f"of the last ones {targets}", f"/proc/{proc.pid}/fd"),)
-    return Finding(sentence, _nodes(graph, proc), facts, f"ls -l /proc/{proc.pid}/fd", 62)
+    return Finding(sentence, graph.index.of_procs(proc.uid), facts, f"ls -l /proc/{proc.pid}/fd", 62)
 
 
 def _beside(peers: list[Proc], count: Callable[[Proc], int]) -> str:
     found = [count(one) for one in peers if one.resources]
     return f", other ranks have {median(found):,.0f}" if found else ", and their number grows"
-
-
-def _nodes(graph: WaitGraph, proc: Proc) -> tuple[Node, ...]:
-    return (("proc", proc.uid), *(("actor", one.proc, one.mesh) for one in graph.index.snapshot.actors if one.proc == proc.uid))
 
 
 DETECTORS = (Detector("leaks", "threads and descriptors of a process: far more than in the other ranks, or many and ever more", leaking),)

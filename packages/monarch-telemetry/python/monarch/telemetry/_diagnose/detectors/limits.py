@@ -17,13 +17,11 @@ _LEAST_FREE = 16 * _MIB
 
 def reached(graph: WaitGraph) -> list[Finding]:
     """One finding for each limit that is reached."""
-    return [finding for check in graph.index.snapshot.checks if (finding := _finding(graph, check, _nodes(graph, check))) is not None]
-
-
-def _nodes(graph: WaitGraph, check: Check) -> tuple[Node, ...]:
-    """The processes of a check, and their actors."""
-    actors: list[Node] = [("actor", one.proc, one.mesh) for one in graph.index.snapshot.actors if one.proc in check.procs]
-    return (*(("proc", proc) for proc in check.procs), *actors)
+    return [
+        finding
+        for check in graph.index.snapshot.checks
+        if (finding := _finding(graph, check, graph.index.of_procs(*check.procs))) is not None
+    ]
 
 
 def _finding(graph: WaitGraph, check: Check, nodes: tuple[Node, ...]) -> Finding | None:

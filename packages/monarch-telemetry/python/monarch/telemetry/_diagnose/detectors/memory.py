@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from monarch.telemetry._diagnose.finding import Detector, Fact, Finding
-from monarch.telemetry._diagnose.snapshot import Check, Node, Proc
+from monarch.telemetry._diagnose.snapshot import Check, Proc
 from monarch.telemetry._diagnose.wait_graph import WaitGraph
 
 # The part of a limit from which memory is nearly used up, and the part at which requests for memory were refused.
@@ -37,10 +37,7 @@ def _finding(graph: WaitGraph, check: Check, times: float) -> Finding:
     facts = [Fact(check.subject, "memory cgroup"), Fact(shares, "/proc")]
     if times > 0:
         facts.append(Fact(f"the limit was reached {times:,.0f} times between both looks", "memory cgroup"))
-    nodes: tuple[Node, ...] = (
-        ("proc", first.uid),
-        *(("actor", one.proc, one.mesh) for one in graph.index.snapshot.actors if one.proc == first.uid),
-    )
+    nodes = graph.index.of_procs(first.uid)
     return Finding(sentence, nodes, tuple(facts), f"cat {check.subject}/memory.stat", 77)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from statistics import median
 
 from monarch.telemetry._diagnose.finding import Detector, Fact, Finding
-from monarch.telemetry._diagnose.snapshot import Node, Proc, seconds
+from monarch.telemetry._diagnose.snapshot import Proc, seconds
 from monarch.telemetry._diagnose.wait_graph import WaitGraph
 
 # The seconds of an endpoint from which much output is no short burst.
@@ -27,7 +27,7 @@ def flooding(graph: WaitGraph) -> list[Finding]:
     found: list[Finding] = []
     for proc in procs:
         others = [one for one in procs if one.mesh == proc.mesh and one is not proc]
-        is_waited_for = bool(graph.waiting_for(_nodes(graph, proc)))
+        is_waited_for = bool(graph.waiting_for(graph.index.of_procs(proc.uid)))
         if proc.uid in busy and is_waited_for and others and _is_burst(graph, proc, others, is_full or bool(_printing(proc))):
             found.append(_burst(graph, proc, others, [one for one in blocked if one is not proc]))
     stuck = [proc for proc in blocked if proc.uid in busy]
@@ -68,8 +68,8 @@ def _burst(graph: WaitGraph, proc: Proc, others: list[Proc], behind: list[Proc])
     facts = [Fact(f"{size:,} bytes of output, of the others {usual:,.0f}", "agent of the host")]
     if slow:
         facts.append(Fact(f"a thread waits in write() of its output{_at(graph, proc)}", f"/proc/{proc.pid}/task, two looks"))
-    explains = tuple(node for one in behind for node in _nodes(graph, one))
-    return Finding(sentence, _nodes(graph, proc), tuple(facts), "monarch stack", 62, explains)
+    explains = graph.index.of_procs(*(one.uid for one in behind))
+    return Finding(sentence, graph.index.of_procs(proc.uid), tuple(facts), "monarch stack", 62, explains)
 
 
 def _console(graph: WaitGraph, stuck: list[Proc]) -> Finding:
@@ -81,7 +81,7 @@ def _console(graph: WaitGraph, stuck: list[Proc]) -> Finding:
         f"{seconds(longest)}"
     )
     facts = (Fact("a thread waits in write() of its output", f"/proc/{first.pid}/task, two looks"),)
-    nodes = tuple(node for one in stuck for node in _nodes(graph, one))
+    nodes = graph.index.of_procs(*(one.uid for one in stuck))
     return Finding(sentence, nodes, facts, "monarch stack", 60)
 
 
@@ -89,10 +89,6 @@ def _at(graph: WaitGraph, proc: Proc) -> str:
     printing = set(proc.resources.get("threads", {}).get("printing", ()))
     place = next((place for one in proc.threads if one.native in printing and (place := one.place()) is not None), None)
     return f" in {place.short}" if place is not None else ""
-
-
-def _nodes(graph: WaitGraph, proc: Proc) -> tuple[Node, ...]:
-    return (("proc", proc.uid), *(("actor", one.proc, one.mesh) for one in graph.index.snapshot.actors if one.proc == proc.uid))
 
 
 DETECTORS = (

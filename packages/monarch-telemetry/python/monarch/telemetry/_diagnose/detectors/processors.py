@@ -5,7 +5,7 @@ from __future__ import annotations
 from statistics import median
 
 from monarch.telemetry._diagnose.finding import Detector, Fact, Finding
-from monarch.telemetry._diagnose.snapshot import Node, Proc
+from monarch.telemetry._diagnose.snapshot import Proc
 from monarch.telemetry._diagnose.wait_graph import WaitGraph
 
 # The seconds of an endpoint from which it is no short burst of its neighbours.
@@ -44,10 +44,7 @@ def _finding(graph: WaitGraph, proc: Proc, used: float, waited: float, usual: fl
         "other processes take its processor, or its priority is low"
     )
     fact = Fact(f"its threads waited for a processor {waited:.0%} of the time between both looks", "/proc/PID/schedstat")
-    nodes: tuple[Node, ...] = (
-        ("proc", proc.uid),
-        *(("actor", one.proc, one.mesh) for one in graph.index.snapshot.actors if one.proc == proc.uid),
-    )
+    nodes = graph.index.of_procs(proc.uid)
     return Finding(sentence, nodes, (fact,), f"taskset -cp {proc.pid}", 61)
 
 

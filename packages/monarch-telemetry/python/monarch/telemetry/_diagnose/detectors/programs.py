@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from monarch.telemetry._diagnose.finding import Detector, Fact, Finding
-from monarch.telemetry._diagnose.snapshot import Node, Proc
+from monarch.telemetry._diagnose.snapshot import Proc
 from monarch.telemetry._diagnose.wait_graph import WaitGraph
 
 
@@ -26,10 +26,7 @@ def _finding(graph: WaitGraph, proc: Proc, programs: Mapping[int, str]) -> Findi
     more = f" and {len(programs) - 1} more programs" if len(programs) > 1 else ""
     verb = "are" if more else "is"
     sentence = f"the program {name} (pid {pid}){more} of {graph.index.of_proc(proc.uid)} {verb} stopped by a signal"
-    nodes: tuple[Node, ...] = (
-        ("proc", proc.uid),
-        *(("actor", one.proc, one.mesh) for one in graph.index.snapshot.actors if one.proc == proc.uid),
-    )
+    nodes = graph.index.of_procs(proc.uid)
     return Finding(sentence, nodes, (Fact("state T in the kernel, two looks", f"/proc/{pid}/stat"),), f"kill -CONT {pid}", 79)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from monarch.telemetry._diagnose.finding import Detector, Fact, Finding
-from monarch.telemetry._diagnose.snapshot import Node, Proc, seconds
+from monarch.telemetry._diagnose.snapshot import Proc, seconds
 from monarch.telemetry._diagnose.wait_graph import WaitGraph
 
 # The seconds of an endpoint from which it is no first use of memory that was not needed for long. In a full cgroup none are needed.
@@ -46,7 +46,6 @@ def _pages(graph: WaitGraph, proc: Proc) -> float:
 
 def _finding(graph: WaitGraph, proc: Proc, size: float, pages: float) -> Finding:
     actors = [one for one in graph.index.snapshot.actors if one.proc == proc.uid]
-    nodes: tuple[Node, ...] = (("proc", proc.uid), *(("actor", one.proc, one.mesh) for one in actors))
     longest = max((one for one in actors if one.doing is not None), key=lambda one: one.doing_for, default=None)
     where = "" if longest is None else f" in {longest.doing}() since {seconds(longest.doing_for)}"
     name = graph.index.of_proc(proc.uid)
@@ -56,7 +55,7 @@ def _finding(graph: WaitGraph, proc: Proc, size: float, pages: float) -> Finding
     if group:
         used, limit = int(group["used"]), int(group["limit"])
         facts.append(Fact(f"{group['path']} uses {used / _MIB:,.0f} of {limit / _MIB:,.0f} MiB", "memory cgroup"))
-    return Finding(sentence, nodes, tuple(facts), f"grep VmSwap /proc/{proc.pid}/status", 82)
+    return Finding(sentence, graph.index.of_procs(proc.uid), tuple(facts), f"grep VmSwap /proc/{proc.pid}/status", 82)
 
 
 DETECTORS = (Detector("swap", "ranks that read their memory from swap", swapping),)
