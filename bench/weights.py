@@ -7,6 +7,7 @@
 | plan | 37,000 tensors of 8 trainers (rows) for one of 4 generators (rows and columns): the plan, in processor time; `attach`; pulls |
 | shm, tcp | `--mib` of weights of 8 trainers for 4 generators, all at once, on one host or two; bytes moved; ratio to raw reads |
 | gloo | the same on one host, beside a broadcast of the rows and a gather and scatter of the tensors with gloo, by PyTorch |
+| torchstore | the same on one host, updates and pulls, beside puts and gets of TorchStore on the actors of this project |
 | fan | `--mib` of weights of one trainer for 8 generators that need all of them, all at once: what the source sends |
 | mixture | `--pulls` pulls of two generators while the trainer updates without a pause |
 | kills | the same from two trainers that step together; in each of 20 rounds a trainer or a generator is killed in the midst of it |
@@ -14,8 +15,8 @@
 
 A raw read is one batch of 8 reads of `RDMABuffer` for each generator, with as many bytes as its pull moves, in memory that was used before.
 No two generators read the same bytes, and the bytes were written just before, like those of a pull. The hosts of `tcp` are network
-namespaces with a veth pair and TLS (`tools/netns`; needs root). `gloo` needs PyTorch:
-`python -m tools.with_torch python bench/weights.py gloo`; it is no default.
+namespaces with a veth pair and TLS (`tools/netns`; needs root). `gloo` and `torchstore` need PyTorch:
+`python -m tools.with_torch python bench/weights.py gloo`; they are no defaults. `torchstore` needs TorchStore, too.
 A ratio is that of one round; a line has the medians.
 """
 
@@ -55,6 +56,11 @@ if TYPE_CHECKING:
     from monarch.actor import HostMesh
 
 PARTS = ("plan", "shm", "tcp", "fan", "mixture", "kills", "memory")
+WITH_TORCH = ("gloo", "torchstore")
+WITH_STORE = (
+    "python -m pip install --no-deps --target FOLDER torchstore==0.1.2 pygtrie, "
+    "then PYTHONPATH=FOLDER python -m tools.with_torch python bench/weights.py torchstore"
+)
 TENSORS = 37_000
 TRAINERS, GENERATORS = 8, 4
 MIB = 1 << 20
@@ -94,7 +100,7 @@ def group(store: str, count: int, width: int, rank: int, state: Mapping[str, Any
 
 
 class Member(Actor):
-    """A rank of the group with gloo."""
+    """A rank of the group with gloo, or of one of the two groups with TorchStore."""
 
     @endpoint
     def pid(self) -> int:
@@ -116,6 +122,24 @@ class Member(Actor):
     def gather_and_scatter(self) -> float:
         start = time.perf_counter()
         self.gloo.gather_and_scatter()
+        return time.perf_counter() - start
+
+    @endpoint
+    def join_store(self, file: str) -> None:
+        from weights_torchstore import Store
+
+        self.store = Store(file, current_rank().size("gpus"), current_rank()["gpus"], self.state)
+
+    @endpoint
+    def put(self) -> float:
+        start = time.perf_counter()
+        self.store.put()
+        return time.perf_counter() - start
+
+    @endpoint
+    def get(self) -> float:
+        start = time.perf_counter()
+        self.store.get()
         return time.perf_counter() - start
 
 
@@ -204,10 +228,10 @@ class Generator(Member):
 
     @endpoint
     def sum(self) -> float:
-        """The sum of all tensors, which are zeros afterwards."""
+        """The sum of all tensors, with each row times its number. They are zeros afterwards."""
         total = 0.0
         for array, _ in self.state.values():
-            total += float(array.sum(dtype=np.float64))
+            total += float(np.arange(1, len(array) + 1) @ array.reshape(len(array), -1).sum(1, dtype=np.float64))
             array.fill(0)
         return total
 
@@ -404,6 +428,41 @@ def gloo(mib: int, rounds: int) -> None:
         print(f"{name} {milliseconds(seconds)}{beside}", end="\n" if name == "gather_and_scatter" else "; ")
 
 
+def torchstore(mib: int, rounds: int) -> None:
+    from weights_torchstore import start
+
+    count, width = layers(mib)
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        this_host().spawn_procs({"gpus": TRAINERS}) as near,
+        this_host().spawn_procs({"gpus": GENERATORS}) as far,
+    ):
+        start(TRAINERS)
+        trainers, generators = near.spawn("trainers", Trainer), far.spawn("generators", Generator)
+        trainers.publish.call(count, width).get()
+        found = generators.attach.call(trainers, count, width, GENERATORS, 2).get().values()
+        for name, mesh in (("trainers", trainers), ("generators", generators)):
+            mesh.join_store.call(f"{folder}/{name}").get()
+        ways = {"update": trainers.update, "pull": generators.pull}, {"put": trainers.put, "get": generators.get}
+        times: dict[str, list[float]] = {name: [] for way in ways for name in way}
+        expected = None
+        for turn in range(rounds + 1):
+            for way in ways[:: -1 if turn % 2 else 1]:
+                for name, step in way.items():
+                    seconds = max(step.call().get().values())
+                    if turn:
+                        times[name].append(seconds)
+                if not turn:  # both give the same weights
+                    sums = generators.sum.call().get().values()
+                    expected = expected or sums
+                    assert sums == expected and all(sums), way
+    print(f"torchstore, {sum(row[1] for row in found) / 1e6:.0f} MB:", ", ".join(f"{name} {milliseconds(times[name])}" for name in times))
+    both = zip(*times.values(), strict=True)
+    ratios = [((put + get) / (update + pull), get / pull) for update, pull, put, get in both]
+    for name, values in zip(("put and get: {} of update and pull", "get: {} of pull"), zip(*ratios, strict=True), strict=True):
+        print(name.format(f"{statistics.median(values):.2f}"), f"({min(values):.2f} to {max(values):.2f})")
+
+
 def fan(mib: int, rounds: int) -> None:
     count, readers = mib * MIB // 8, 8
     with this_host().spawn_procs({"gpus": 1}) as near, this_host().spawn_procs({"gpus": readers}) as far:
@@ -501,7 +560,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--pulls", type=int, default=100_000)
     parser.add_argument("--worker", nargs=2, metavar=("ADDRESS", "SECRET"), help=argparse.SUPPRESS)
-    parser.add_argument("parts", nargs="*", choices=[*PARTS, "gloo", []], metavar="PART")
+    parser.add_argument("parts", nargs="*", choices=[*PARTS, *WITH_TORCH, []], metavar="PART")
     options = parser.parse_args()
     if options.worker:
         address, secret = options.worker
@@ -509,12 +568,17 @@ def main() -> None:
         return
     parts = options.parts or PARTS
     with_torch = module("torch", "python -m tools.side_venv torch, then python -m tools.with_torch python bench/weights.py gloo")
-    require(*([namespaces()] if "tcp" in parts else []), *([with_torch] if "gloo" in parts else []))
+    needs = [namespaces()] if "tcp" in parts else []
+    needs += [with_torch] if set(parts) & set(WITH_TORCH) else []
+    needs += [module(name, WITH_STORE) for name in ("torchstore", "pygtrie")] if "torchstore" in parts else []
+    require(*needs)
     for part in parts:
         if part == "plan":
             plan(options.rounds)
         elif part == "gloo":
             gloo(options.mib, options.rounds)
+        elif part == "torchstore":
+            torchstore(options.mib, options.rounds)
         elif part == "fan":
             fan(options.mib, options.rounds)
         elif part == "mixture":

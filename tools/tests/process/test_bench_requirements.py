@@ -15,7 +15,7 @@ def run(bench: str, *arguments: str) -> tuple[int, list[str]]:
     """Exit code and lines of stderr of a bench, without programs on the path and without the optional modules."""
     code = (
         "import runpy, sys\n"
-        "sys.modules.update(dict.fromkeys(('pyfuse3', 'torch', 'matplotlib')))\n"
+        "sys.modules.update(dict.fromkeys(('pyfuse3', 'torch', 'torchstore', 'matplotlib')))\n"
         f"sys.path.insert(0, 'bench'); sys.argv[:] = [{bench!r}, *{arguments!r}]\n"
         f"runpy.run_path('bench/{bench}', run_name='__main__')"
     )
@@ -46,6 +46,12 @@ def test_bench_of_mounts_names_its_requirements() -> None:
         ("spmd_recovery.py", ("--hosts", "1,netns"), "bash tools/system_packages.sh test, and root"),
         ("scale.py", ("--plot", "x.png"), "pip install matplotlib"),
         ("tensor.py", (), "python -m tools.side_venv torch, then python -m tools.with_torch python bench/tensor.py"),
+        (
+            "weights.py",
+            ("torchstore",),
+            "python -m pip install --no-deps --target FOLDER torchstore==0.1.2 pygtrie, "
+            "then PYTHONPATH=FOLDER python -m tools.with_torch python bench/weights.py torchstore",
+        ),
         ("telemetry.py", ("dashboard",), "bash tools/system_packages.sh browser"),
     ],
 )
