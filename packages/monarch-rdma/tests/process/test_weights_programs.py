@@ -275,7 +275,7 @@ def test_attach_waits_for_the_next_attempt(ranks):
 
 def test_page_goes_on_with_the_next_attempt(tmp_path):
     """The block of the page prints the failure of the first attempt, and so does not run with the others."""
-    [block] = re.findall(r"^```python no-run\n(.*?)^```$", (ROOT / "docs" / "weights.md").read_text(), re.MULTILINE | re.DOTALL)
+    [block] = re.findall(r"^```python no-run\n(.*?)^```$", (ROOT / "docs" / "weights-programs.md").read_text(), re.MULTILINE | re.DOTALL)
     done = subprocess.run([sys.executable, "-c", block], cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.returncode == 0 and "the loss is not finite; restarted" in done.stderr, done.stderr
 
