@@ -6,6 +6,7 @@
 |---|---|
 | plan | 37,000 tensors of 8 trainers (rows) for one of 4 generators (rows and columns): the plan, in processor time; `attach`; pulls |
 | shm, tcp | `--mib` of weights of 8 trainers for 4 generators, all at once, on one host or two; bytes moved; ratio to raw reads |
+| verbs | the same on two hosts with an RDMA device: `python -m tools.vm run python bench/weights.py --mib 8 verbs` |
 | gloo | the same on one host, beside a broadcast of the rows and a gather and scatter of the tensors with gloo, by PyTorch |
 | torchstore | the same on one host, updates and pulls, beside puts and gets of TorchStore on the actors of this project |
 | fan | `--mib` of weights of one trainer for 8 generators that need all of them, all at once: what the source sends |
@@ -16,7 +17,7 @@
 A raw read is one batch of 8 reads of `RDMABuffer` for each generator, with as many bytes as its pull moves, in memory that was used before.
 No two generators read the same bytes, and the bytes were written just before, like those of a pull. The hosts of `tcp` are network
 namespaces with a veth pair and TLS (`tools/netns`; needs root). `gloo` and `torchstore` need PyTorch:
-`python -m tools.with_torch python bench/weights.py gloo`; they are no defaults. `torchstore` needs TorchStore, too.
+`python -m tools.with_torch python bench/weights.py gloo`. `torchstore` needs TorchStore, too. These and `verbs` are no defaults.
 A ratio is that of one round; a line has the medians.
 """
 
@@ -335,6 +336,8 @@ def plan(rounds: int) -> None:
 def layers(mib: int) -> tuple[int, int]:
     """The number of tensors of about that many bytes, and their width."""
     count, width = 7, 2048
+    while width > 64 and sum(4 * int(np.prod(shape)) for shape in shapes(count, width).values()) > mib * MIB:
+        width //= 2
     scale = mib * MIB // sum(4 * int(np.prod(shape)) for shape in shapes(count, width).values())
     return count * max(scale, 1), width
 
@@ -353,6 +356,15 @@ def tcp(mib: int, rounds: int) -> None:
         worker = Worker(there, {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}, secret)
         argv = ["-W", "ignore", __file__, f"--mib={mib}", f"--rounds={rounds}", "--worker", worker.address, str(secret)]
         here.run(sys.executable, *argv)
+
+
+def verbs(mib: int, rounds: int) -> None:
+    """The hosts share a machine and its RDMA devices, but no network."""
+    sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "packages" / "monarch-rdma" / "tests"))
+    from other_hosts import other_hosts
+
+    with other_hosts() as hosts:
+        layouts("verbs", mib, rounds, hosts)
 
 
 def layouts(path: str, mib: int, rounds: int, hosts: HostMesh) -> None:
@@ -560,7 +572,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--pulls", type=int, default=100_000)
     parser.add_argument("--worker", nargs=2, metavar=("ADDRESS", "SECRET"), help=argparse.SUPPRESS)
-    parser.add_argument("parts", nargs="*", choices=[*PARTS, *WITH_TORCH, []], metavar="PART")
+    parser.add_argument("parts", nargs="*", choices=[*PARTS, "verbs", *WITH_TORCH, []], metavar="PART")
     options = parser.parse_args()
     if options.worker:
         address, secret = options.worker
@@ -589,6 +601,8 @@ def main() -> None:
             memory()
         elif part == "tcp":
             tcp(options.mib, options.rounds)
+        elif part == "verbs":
+            verbs(options.mib, options.rounds)
         else:
             layouts(part, options.mib, options.rounds, this_host())
 
