@@ -28,18 +28,16 @@ import contextlib
 import json
 import os
 import random
-import secrets
 import signal
 import statistics
-import sys
 import tempfile
 import threading
 import time
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from requirement import module, namespaces, require
+from weights_hosts import client_of_two_hosts, hosts_with_devices
 
 import monarch.actor
 from monarch.actor import Actor, MonarchError, attach_to_workers, current_rank, endpoint, this_host
@@ -342,31 +340,6 @@ def layers(mib: int) -> tuple[int, int]:
     return count * max(scale, 1), width
 
 
-def tcp(mib: int, rounds: int) -> None:
-    """Runs this script again as the client of two hosts."""
-    sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-    from tools.netns import Network
-    from tools.netns.cluster import Worker
-
-    with tempfile.TemporaryDirectory() as folder, Network(2) as network:
-        here, there = network.hosts
-        secret = Path(folder, "secret")
-        secret.touch(0o600)
-        secret.write_bytes(secrets.token_bytes(32))
-        worker = Worker(there, {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}, secret)
-        argv = ["-W", "ignore", __file__, f"--mib={mib}", f"--rounds={rounds}", "--worker", worker.address, str(secret)]
-        here.run(sys.executable, *argv)
-
-
-def verbs(mib: int, rounds: int) -> None:
-    """The hosts share a machine and its RDMA devices, but no network."""
-    sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "packages" / "monarch-rdma" / "tests"))
-    from other_hosts import other_hosts
-
-    with other_hosts() as hosts:
-        layouts("verbs", mib, rounds, hosts)
-
-
 def layouts(path: str, mib: int, rounds: int, hosts: HostMesh) -> None:
     count, width = layers(mib)
     with contextlib.ExitStack() as stack:
@@ -600,9 +573,10 @@ def main() -> None:
         elif part == "memory":
             memory()
         elif part == "tcp":
-            tcp(options.mib, options.rounds)
+            client_of_two_hosts(__file__, f"--mib={options.mib}", f"--rounds={options.rounds}")
         elif part == "verbs":
-            verbs(options.mib, options.rounds)
+            with hosts_with_devices() as hosts:
+                layouts(part, options.mib, options.rounds, hosts)
         else:
             layouts(part, options.mib, options.rounds, this_host())
 
