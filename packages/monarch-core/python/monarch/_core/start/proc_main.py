@@ -189,7 +189,9 @@ def run(body: bytes, link: int, apply_changes: Callable[[], None] | None = None,
         native.flush_links(0.5)
     stacks.uninstall(process)
     from monarch._core._native import begin_exit
+    from monarch._core.pickle import class_cache
 
+    class_cache.forget()
     begin_exit()
     return 0
 
