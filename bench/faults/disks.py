@@ -59,14 +59,18 @@ def slow_disk() -> None:
     rest(trainers.load.call(2, str(data)))
 
 
+def _made(kind: str, size: int) -> Path:
+    """A new file system of this kind and size in bytes, in a file."""
+    image = Path(tempfile.mkdtemp(prefix="faults-", dir="/var/tmp")) / "image"
+    with open(image, "wb") as file:
+        file.truncate(size)
+    subprocess.run([f"mkfs.{kind}", "-q", image], check=True)
+    return mounted("-o", "loop", str(image))
+
+
 def frozen_disk() -> None:
     """One rank writes to a file system that takes no writes for now."""
-    folder = Path(tempfile.mkdtemp(prefix="faults-", dir="/var/tmp"))
-    image = folder / "image"
-    with open(image, "wb") as file:
-        file.truncate(32 * _MIB)
-    subprocess.run(["mkfs.ext4", "-q", image], check=True)
-    place = mounted("-o", "loop", str(image))
+    place = _made("ext4", 32 * _MIB)
     trainers = this_host().spawn_procs({"gpus": 3}, name="workers").spawn("trainer", Trainer)
     trainers.pid.call().get()
     # A process that writes to a frozen file system cannot end. This one thaws it once the program has ended, by SIGKILL too.
@@ -102,12 +106,7 @@ def no_inodes() -> None:
 
 def quota() -> None:
     """One rank writes a checkpoint that is larger than the quota of its folder."""
-    folder = Path(tempfile.mkdtemp(prefix="faults-", dir="/var/tmp"))
-    image = folder / "image"
-    with open(image, "wb") as file:
-        file.truncate(128 * _MIB)
-    subprocess.run(["mkfs.btrfs", "-q", image], check=True)
-    place = mounted("-o", "loop", str(image))
+    place = _made("btrfs", 128 * _MIB)
     subprocess.run(["btrfs", "quota", "enable", place], check=True)
     subprocess.run(["btrfs", "qgroup", "limit", "4M", place], check=True)
     go_on()
