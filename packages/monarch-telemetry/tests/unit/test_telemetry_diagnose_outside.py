@@ -123,6 +123,10 @@ def test_ranks_with_one_cause_are_one_finding() -> None:
     assert any(text == "the same: trainer rank 1, trainer rank 2" for text, _ in cause.facts)
 
 
+def test_lock_without_readable_holders_is_no_cause() -> None:
+    assert sentences(at(0, {"call": "lock", "target": "/data/lock", "descriptor": 5})) == []
+
+
 def test_rank_that_holds_a_lock_is_the_culprit() -> None:
     holder = at(0, {"call": "sleep"}, size=2)
     [cause] = found(holder, at(1, _LOCK | {"holder": 100}, size=2)).causes

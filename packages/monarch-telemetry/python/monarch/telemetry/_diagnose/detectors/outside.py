@@ -64,7 +64,7 @@ def _finding(graph: WaitGraph, group: list[_Found]) -> Finding:
 def _lock(graph: WaitGraph, one: Waiting) -> _Found | None:
     """A lock of a file, which another process holds."""
     wait = one.wait
-    if wait.call != "lock":
+    if wait.call != "lock" or wait.holder is None:
         return None
     index = graph.index
     holder = node_of_pid(index, index.procs[one.actor.proc].host, wait.holder) if wait.holder else None
