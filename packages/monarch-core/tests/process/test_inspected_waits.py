@@ -35,6 +35,12 @@ class Held(Actor):
     def open_files(self, number: int) -> None:
         self.files = [os.open(os.devnull, os.O_RDONLY) for _ in range(number)]
 
+    @endpoint
+    def read_sources(self) -> list[str]:
+        import linecache
+
+        return list(linecache.cache)
+
 
 class Caller(Actor):
     @endpoint
@@ -72,6 +78,21 @@ def test_thread_and_coroutine_that_wait_are_shown() -> None:
         gate.send(None)
         thread.join()
         assert waiting(lambda one: one.get("endpoint") in ("call_through", "hold_open")) is None
+
+
+def test_look_does_not_read_its_own_source() -> None:
+    with this_host().spawn_procs({"procs": 1}, name="looks") as procs:
+        held = procs.spawn("held", Held)
+        held.pid.call_one().get()
+        eventually("the proc answers", lambda: all(proc["answer"] for proc in host_stacks()["procs"]))
+        assert not [file for file in held.read_sources.call_one().get() if file.endswith("/observe/waits.py")]
+
+
+def test_all_of_many_procs_are_asked() -> None:
+    with this_host().spawn_procs({"procs": 100}, name="many") as procs:
+        procs.initialized.get()
+        # More than are asked at a time.
+        eventually("each proc answers", lambda: len([proc for proc in host_stacks()["procs"] if proc["answer"]]) > 100)
 
 
 def test_thread_that_works_has_processor_time() -> None:

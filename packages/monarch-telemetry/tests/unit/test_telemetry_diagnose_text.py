@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 
 import pytest
 from hypothesis import given
@@ -84,3 +86,14 @@ def test_json_of_many_causes_has_a_limit(text: str) -> None:
     assert len(json.dumps(found, indent=2)) <= MOST_JSON_BYTES
     assert len(found["causes"]) + found["omitted"]["causes"] == 512 and found["omitted"]["missing"] == 250
     assert found["omitted"]["facts"] == 10 * len(found["causes"])
+
+
+def test_diagnosis_does_not_import_pyarrow() -> None:
+    """Only rows of tables need it: its import would take a third of the time of `monarch diagnose`."""
+    code = (
+        "import sys, monarch.telemetry._diagnose.collect, monarch.telemetry._diagnose.diagnosis as d\n"
+        "from monarch.telemetry._diagnose.snapshot import Snapshot\n"
+        "str(d.diagnosed(Snapshot()))\n"
+        "sys.exit('pyarrow' in sys.modules)"
+    )
+    assert subprocess.run([sys.executable, "-c", code]).returncode == 0

@@ -7,6 +7,7 @@ call is a frame of `Future.get` or `Future.__await__`, which has the future, and
 from __future__ import annotations
 
 import sys
+from _thread import get_ident
 
 from monarch._core.actor.place import coroutine_frames
 from monarch._core.call.future import Future
@@ -73,7 +74,9 @@ def waits_and_failures(process: LocalProcess) -> dict[str, Any]:
 def waits(process: LocalProcess) -> list[dict[str, Any]]:
     """The waits, each with the thread that waits. `blocks`: the actor of the thread handles no other message meanwhile."""
     sides = {actor.thread: actor.loop_side for actor in process.actors.values()}
-    stacks = {ident: list(_outward(frame)) for ident, frame in sys._current_frames().items()}  # pyright: ignore[reportPrivateUsage]
+    # The thread that looks waits for nothing.
+    innermost = sys._current_frames()  # pyright: ignore[reportPrivateUsage]
+    stacks = {ident: list(_outward(frame)) for ident, frame in innermost.items() if ident != get_ident()}
     tasks = {ident: _tasks(frames) for ident, frames in stacks.items()}
     found: list[dict[str, Any]] = []
     for ident, frames in stacks.items():

@@ -33,6 +33,12 @@ use crate::tasks;
 
 /// The time that procs have for their stacks. It is longer than a proc takes that has to read them without the GIL.
 const FOR_STACKS: Duration = Duration::from_millis(2000);
+/// Stacks take some milliseconds of a processor, so of many procs these are asked at a time, or an eighth of all: the next one when one has
+/// answered, and as many again after each `TURN` in any case. Asked all at once, hundreds would answer too late together.
+const AT_A_TIME: usize = 64;
+const PART: usize = 8;
+/// An eighth of `FOR_STACKS`.
+const TURN: Duration = Duration::from_millis(250);
 /// The time for the state, which a proc has at hand.
 const FOR_STATE: Duration = Duration::from_millis(700);
 /// The additional time for other hosts, which wait for their own procs.
@@ -136,6 +142,8 @@ pub(crate) struct Inspection {
     only: Option<ProcUid>,
     hosts: Vec<Member>,
     answers: HashMap<ProcUid, Vec<u8>>,
+    /// The processes that have not been asked yet.
+    unasked: Vec<ProcUid>,
     /// The number of answers that are expected.
     wanted: usize,
 }
@@ -166,7 +174,7 @@ impl HostInspections {
         };
         let mut procs: Vec<ProcUid> = self.procs.started();
         procs.retain(|uid| only.is_none_or(|here| self.jobs.is_in_job(*uid, here)) && !self.is_stopped(*uid));
-        procs.push(self.local.uid);
+        procs.insert(0, self.local.uid);
         let hosts = if only.is_some() { vec![] } else { gateway.map_or(vec![], |g| g.jobs.members()) };
         self.ask(asker, what, procs, only, hosts);
     }
@@ -183,19 +191,41 @@ impl HostInspections {
         let id = self.next.fetch_add(1, Ordering::Relaxed);
         let there: Vec<ProcUid> = hosts.iter().filter(|h| h.why.is_none()).map(|h| h.id).collect();
         let wanted = procs.len() + there.len();
+        let at_a_time = if what == INSPECT_STACKS { AT_A_TIME.max(procs.len() / PART) } else { procs.len() };
         let bound = if what == INSPECT_STACKS { FOR_STACKS } else { FOR_STATE } + if there.is_empty() { Duration::ZERO } else { FOR_HOSTS };
-        lock(&self.open).insert(id, Inspection { asker, what, only, hosts, answers: HashMap::new(), wanted });
+        let unasked = procs.into_iter().rev().collect();
+        lock(&self.open).insert(id, Inspection { asker, what, only, hosts, answers: HashMap::new(), unasked, wanted });
         for host in there {
             node.peers.peer(host).send_control(Control::Inspect { id, what });
         }
         tasks::later(&self.local.poller, bound, self, move |me| me.conclude(id));
-        for p in procs {
+        self.ask_in_turns(id, at_a_time);
+    }
+
+    /// Asks so many of the processes that have not been asked, and after a while as many again.
+    fn ask_in_turns(self: &Arc<Self>, id: u64, number: usize) {
+        if self.ask_next(id, number) {
+            tasks::later(&self.local.poller, TURN, self, move |me| me.ask_in_turns(id, number));
+        }
+    }
+
+    /// Asks so many of the processes that have not been asked. Whether there are more.
+    fn ask_next(&self, id: u64, number: usize) -> bool {
+        let Some(node) = self.local.node() else { return false };
+        let (what, next, more) = {
+            let mut open = lock(&self.open);
+            let Some(o) = open.get_mut(&id) else { return false };
+            let next = o.unasked.split_off(o.unasked.len().saturating_sub(number));
+            (o.what, next, !o.unasked.is_empty())
+        };
+        for p in next.into_iter().rev() {
             if p == node.uid {
                 node.inspections.inspect(p, id, what);
             } else {
                 node.peers.peer_unlinked(p).0.send_control(Control::Inspect { id, what });
             }
         }
+        more
     }
 
     /// Handles the answer of a process or host to an inspection.
@@ -208,6 +238,8 @@ impl HostInspections {
         };
         if complete {
             self.conclude(id);
+        } else {
+            self.ask_next(id, 1);
         }
     }
 

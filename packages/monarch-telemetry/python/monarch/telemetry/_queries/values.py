@@ -1,7 +1,7 @@
 """The values of an Arrow table as those of Python and JSON, and text that a terminal shows as it is.
 
 Integers stay exact whatever their width. Times, dates and intervals become text, bytes hexadecimal digits; a number that JSON has no form
-for, such as NaN, becomes its name.
+for, such as NaN, becomes its name. Only tables need pyarrow, whose import takes a quarter of a second: a text is printable without it.
 """
 
 from __future__ import annotations
@@ -11,8 +11,6 @@ import re
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Any, cast
-
-from monarch.telemetry._arrow import pa
 
 # Rows that are Python objects at the same time.
 _ROWS = 4096
@@ -83,6 +81,8 @@ def _pairs(character: str) -> str:
 
 def _maker(kind: Any) -> Callable[[Any], list[object]]:
     """What makes a list of values of a column of this type."""
+    from monarch.telemetry._arrow import pa
+
     types = pa.types
     if types.is_timestamp(kind):
         return lambda column: [_moment(value, kind.unit, kind.tz) for value in column.cast(pa.int64()).to_pylist()]
@@ -94,6 +94,8 @@ def _maker(kind: Any) -> Callable[[Any], list[object]]:
 
 
 def _temporal(column: Any, kind: Any) -> list[object]:
+    from monarch.telemetry._arrow import pa
+
     if pa.types.is_interval(kind):
         return column.to_pylist()
     if pa.types.is_duration(kind):

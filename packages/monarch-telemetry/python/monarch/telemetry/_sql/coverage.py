@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 from typing import Any, NamedTuple, cast
 
-from monarch.telemetry._arrow import pa
-
 KEY = b"coverage"
 
 
@@ -63,6 +61,8 @@ class Coverage(NamedTuple):
 
     def stages_table(self) -> Any:
         """What EXPLAIN ANALYZE answers: a row a stage, the entry node first."""
+        from monarch.telemetry._arrow import pa
+
         stages = sorted(self.stages, key=lambda stage: stage.level)
         columns = {name: [stage[index] for stage in stages] for index, name in enumerate(Stage._fields)}
         kinds = (pa.string(), pa.int64(), pa.int64(), pa.int64(), pa.float64())
