@@ -80,8 +80,10 @@ class _Collector:
 class StandIn:
     """A host with the interface of `_engine.host.Host`; `rows` are batches by table."""
 
-    def __init__(self, name: str, schemas: Mapping[str, Any], rows: Mapping[str, Sequence[Any]]) -> None:
+    def __init__(self, name: str, schemas: Mapping[str, Any], rows: Mapping[str, Sequence[Any]], hostname: str | None = None) -> None:
         self.name, self.schemas, self.rows = name, schemas, rows
+        # Its number and own name, for hosts that have these in their rows.
+        self.host, self.hostname = id(self), hostname
         self.is_stopped = self.is_lost = self._was_silent = False
         # The answer of its collector instead of a part, and instead of the answer of a member of its group.
         self.says: object = None

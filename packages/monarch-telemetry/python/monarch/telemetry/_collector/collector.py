@@ -98,10 +98,10 @@ class Collector(Actor):
         self._keeping.snapshot(number, self._live.state)
 
     @endpoint
-    async def about(self) -> tuple[str, int, int, int, int]:
-        """The version of the library that plans, this collector's process with its pid, its host, and the name of that in the job."""
+    async def about(self) -> tuple[str, int, int, int, int, str]:
+        """The version of the library that plans, this collector's process with its pid, its host, the name of that in the job, its own."""
         me = member()
-        return version(), int(me.proc), me.pid, int(me.host), int(dict(places()).get(self._job, me.host))
+        return version(), int(me.proc), me.pid, int(me.host), int(dict(places()).get(self._job, me.host)), me.hostname
 
     @endpoint
     async def part(self, plan: str, limits: tuple[Any, ...], seconds: float, token: int) -> tuple[bytes, int] | None:

@@ -171,10 +171,13 @@ class Engine:
     def _answer(self, query: RunningQuery, timeout: float | None, require_all: bool, limits: Limits, *, cut: bool) -> Answer:
         began, sql = time.monotonic(), query.sql
         seconds = limits.seconds if timeout is None else min(timeout, limits.seconds)
-        plan = planner.make(sql, schemas(), limits=limits, cut=cut, deadline=began + seconds, clock=query.clock)
-        planned = time.monotonic()
+        # A host whose name is not known yet is asked.
+        names = {host.host: host.hostname for host in self._hosts if host.hostname is not None}
+        plan = planner.make(sql, schemas(), limits=limits, cut=cut, hosts=names, deadline=began + seconds, clock=query.clock)
+        hosts = [] if plan.way == "local" else [host for host in self._hosts if host.hostname is None or host.host not in plan.without]
+        plan, planned = plan._replace(without=()), time.monotonic()
         try:
-            parts, missing = ({}, ()) if plan.way == "local" else self._parts(query, plan, limits, began + seconds * _SHARE)
+            parts, missing = ({}, ()) if plan.way == "local" else self._parts(query, plan, hosts, limits, began + seconds * _SHARE)
             query.check()
             came = time.monotonic()
             if missing and not parts and plan.way != "local":
@@ -209,10 +212,14 @@ class Engine:
             Stage("finish", 0, 1, table.num_rows, (ended - came) * 1e3),
             *([Stage("hosts", 1, len(parts), rows, (came - planned) * 1e3)] if plan.way != "local" else []),
         )
-        asked = 0 if plan.way == "local" else len(self._hosts)
         scanned = sum(one.scanned for one in parts.values())
         coverage = Coverage(
-            asked, sum(1 + len(one.others) for one in parts.values()), missing, scanned, elapsed_ms=(ended - began) * 1e3, stages=stages
+            len(hosts),
+            sum(1 + len(one.others) for one in parts.values()),
+            missing,
+            scanned,
+            elapsed_ms=(ended - began) * 1e3,
+            stages=stages,
         )
         if plan.kind == "analyze":
             table = coverage.stages_table()
@@ -221,15 +228,14 @@ class Engine:
             raise PartialAnswer({one.host: one.reason for one in missing}, table=answer.table)
         return answer
 
-    def _parts(self, query: RunningQuery, plan: Plan, limits: Limits, deadline: float) -> tuple[dict[str, Part], tuple[Missing, ...]]:
-        """What the hosts have answered by the deadline, and those that have not. Above `group` hosts, parts of several come as one."""
+    def _parts(
+        self, query: RunningQuery, plan: Plan, left: list[Host], limits: Limits, deadline: float
+    ) -> tuple[dict[str, Part], tuple[Missing, ...]]:
+        """What these hosts have answered by the deadline, and those that have not. Above `group` hosts, parts of several come as one."""
         ask = Questions(query, plan.to_json(), limits, deadline)
         size = self._group
-        if plan.way in {"states", "rows"} and len(self._hosts) > size:
-            groups = [self._hosts[at : at + size] for at in range(0, len(self._hosts), size)]
-            left = ask.leaders(groups)
-        else:
-            left = self._hosts
+        if plan.way in {"states", "rows"} and len(left) > size:
+            left = ask.leaders([left[at : at + size] for at in range(0, len(left), size)])
         ask.each(left)
         return ask.found, tuple(Missing(host, reason) for host, reason in ask.missing.items())
 

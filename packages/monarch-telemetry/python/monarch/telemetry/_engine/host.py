@@ -53,6 +53,8 @@ class Host:
         self.proc = self.pid = self.host = 0
         # The number of that host in the job: events of its end have this number.
         self.name_in_job = 0
+        # Its own name, as rows have it; None until its collector has started.
+        self.hostname: str | None = None
         # The options of the running collector, which may be more than the requested ones.
         self.running = options
 
@@ -61,11 +63,12 @@ class Host:
         with self._lock:
             if self._handle is None:
                 handle = service(self._hosts, SERVICE, self._arguments, timeout=timeout)
-                theirs, self.proc, self.pid, self.host, self.name_in_job = handle.about.call_one().get(timeout=timeout)
+                theirs, self.proc, self.pid, self.host, self.name_in_job, hostname = handle.about.call_one().get(timeout=timeout)
                 if theirs != version():
                     raise TelemetryError(
                         f"{self.name} has datafusion {theirs}, this process {version()}: plans are exchanged between equal versions only"
                     )
+                self.hostname = hostname
                 self._quiet.add(self.proc)
                 age = time.monotonic() - self._began
                 configured = handle.configure.call_one(tuple(self.options), list(self._quiet), age)

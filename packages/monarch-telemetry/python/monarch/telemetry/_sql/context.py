@@ -117,6 +117,11 @@ class Session:
         """The physical plan of these bytes; the library's error where they are none."""
         return _library().ExecutionPlan.from_bytes(self._context, data)
 
+    def filtered(self, name: str, batch: Any, condition: Any) -> list[Any]:
+        """The rows of a batch, in the place of the table of this name, for which an expression of a logical plan is true."""
+        self._context.register_record_batches(name, [[batch]])
+        return self._context.table(f'"{name}"').filter(_expression(condition)).collect()
+
     def run(self, plan: Any) -> Iterator[Any]:
         """The batches of a physical plan, all partitions one after the other."""
         for partition in range(plan.partition_count):
@@ -131,6 +136,17 @@ def _providers(given: Mapping[str | None, tuple[Any, Sequence[Any]]]) -> dict[st
         inner.register_record_batches(f"rows_{number}", _partitions(nullable(schema), batches))
     schema = inner.catalog().schema()
     return {mesh: schema.table(f"rows_{number}") for number, mesh in enumerate(given)}
+
+
+def _expression(raw: Any) -> Any:
+    """What the library makes of an expression of its own plan."""
+    expression: Any = import_module("datafusion.expr").Expr
+    return raw if isinstance(raw, expression) else expression(raw)
+
+
+def either(operator: str, one: Any, other: Any) -> Any:
+    """Two expressions of a logical plan with AND or OR between them."""
+    return _expression(one) & _expression(other) if operator == "AND" else _expression(one) | _expression(other)
 
 
 def filter_sql(plan: Any) -> str:

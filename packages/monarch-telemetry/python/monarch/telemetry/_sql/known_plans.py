@@ -6,6 +6,7 @@ they were when the plan was made.
 
 from __future__ import annotations
 
+import re
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
 
 # The most statements; a plan has some KiB.
 _MOST = 256
+# Functions of the time, whose values choose hosts: those of `Plan.without` are constants too.
+_CLOCK = re.compile(r"\b(?:now|today|current_\w+|localtime\w*)\b", re.IGNORECASE)
 
 
 class KnownPlans:
@@ -25,18 +28,26 @@ class KnownPlans:
     def __init__(self, most: int = _MOST) -> None:
         self._most = most
         self._lock = threading.Lock()
-        self._plans: OrderedDict[tuple[str, Limits, bool], Plan] = OrderedDict()
+        self._plans: OrderedDict[tuple[object, ...], Plan] = OrderedDict()
 
-    def plan(self, sql: str, schemas: Mapping[str, Any], limits: Limits, cut: bool, make: Callable[[], Plan]) -> Plan:
-        """The plan of this statement over the same schemas, made by `make` where it is not known."""
-        key = (sql, limits, cut)
+    def plan(
+        self,
+        sql: str,
+        schemas: Mapping[str, Any],
+        limits: Limits,
+        cut: bool,
+        make: Callable[[], Plan],
+        hosts: Mapping[int, str] | None = None,
+    ) -> Plan:
+        """The plan of this statement over the same schemas and hosts, made by `make` where it is not known."""
+        key = (sql, limits, cut, tuple((hosts or {}).items()))
         with self._lock:
             found = self._plans.get(key)
             if found is not None and found.schemas is schemas:
                 self._plans.move_to_end(key)
                 return found
         made = make()
-        if made.way in ("states", "rows"):
+        if made.way in ("states", "rows") and not (made.without and _CLOCK.search(sql)):
             with self._lock:
                 self._plans[key] = made
                 self._plans.move_to_end(key)

@@ -24,6 +24,7 @@ from monarch.telemetry._sql.growth import may_grow
 from monarch.telemetry._sql.limits import DEFAULT, Count, Limits
 from monarch.telemetry._sql.plan_bytes import UnknownPlan, partial_reduce, replaced
 from monarch.telemetry._sql.problems import PlanMismatch, query_error
+from monarch.telemetry._sql.pruning import VOLATILE, without
 from monarch.telemetry._sql.wire import by_stream, marked
 from monarch.telemetry.errors import QueryError
 
@@ -34,7 +35,6 @@ _SCAN = re.compile(r"TableScan: (\S+?)(?: |$)(?:projection=\[([^\]]*)\])?", re.M
 # Seconds of processor time: a statement with a longer planning time is not planned on hosts. Long statements of this wheel need a tenth of
 # it.
 _HOST_PLANS = 0.1
-_VOLATILE = re.compile(r"\b(?:random|rand|uuid)\(", re.IGNORECASE)
 
 
 class Fragment(NamedTuple):
@@ -61,6 +61,8 @@ class Plan(NamedTuple):
     reads: tuple[str, ...] = ()
     # The columns of batches of the cuts, see `expected`.
     columns: tuple[str, ...] = ()
+    # The numbers of hosts without a row for it, see `pruning`; hosts do not get them.
+    without: tuple[int, ...] = ()
 
     def to_json(self) -> str:
         """For the hosts; without the schemas, which they have."""
@@ -75,22 +77,25 @@ class Plan(NamedTuple):
                 Cut(tuple(node), tuple(run), None if final is None else tuple(final)) for node, run, final in fields["cuts"]
             )
             fields["fragments"] = tuple(Fragment(table, sql, tuple(columns)) for table, sql, columns in fields["fragments"])
-            fields |= {name: tuple(fields[name]) for name in ("hidden", "reads", "columns")}
+            fields |= {name: tuple(fields[name]) for name in ("hidden", "reads", "columns", "without")}
             return Plan(**fields, schemas=schemas)
         except (ValueError, TypeError, KeyError, AttributeError) as error:
             raise QueryError(f"this is no plan of a query: {error}") from None
 
 
-def make(sql: str, schemas: Mapping[str, Any], *, limits: Limits = DEFAULT, cut: bool = True) -> Plan:
-    """Plans the statement once. `QueryRejected` and `QueryError` as of the gate; `cut=False` ships rows whatever the statement.
+def make(
+    sql: str, schemas: Mapping[str, Any], *, limits: Limits = DEFAULT, cut: bool = True, hosts: Mapping[int, str] | None = None
+) -> Plan:
+    """Plans the statement once, for `hosts`: names by number. `QueryRejected` and `QueryError` as of the gate.
 
-    Columns are shipped, and no host plans or runs the statement, where its values may grow or its plan is far larger than its text.
+    `cut=False` ships rows whatever the statement. Columns are shipped, and no host plans or runs the statement, where its values may
+    grow or its plan is far larger than its text.
     """
     gate.checked_size(sql)
     check_expansion(sql)
     stated = gate.statement(sql, _none(schemas), limits)
     if stated.kind == "analyze":
-        return make(gate.analyzed(sql), schemas, limits=limits, cut=cut)._replace(kind="analyze")
+        return make(gate.analyzed(sql), schemas, limits=limits, cut=cut, hosts=hosts)._replace(kind="analyze")
     if stated.kind != "select":
         return Plan(sql, stated.kind, "local", schemas)
     try:
@@ -101,15 +106,16 @@ def make(sql: str, schemas: Mapping[str, Any], *, limits: Limits = DEFAULT, cut:
         reads = (*sorted({name for name, _ in scanned if name in schemas and not functions.is_call(name)}), *calls)
         if not reads:
             return Plan(sql, "select", "local", schemas)
+        pruned = without(logical, len(scanned), schemas, hosts) if hosts and not may_grow(sql) else ()
         if cut and "Values:" not in text and not may_grow(sql) and not gate.reads_catalog(sql):
             found = _cut(stated, logical, sql, schemas, limits)
             if found is not None:
                 columns = columns_of(_session_of(found.hidden, sql, schemas, limits, show_columns=True), sql, found.cuts)
                 if all(columns):
-                    return found._replace(reads=reads, columns=columns)
+                    return found._replace(reads=reads, columns=columns, without=pruned)
         whole = [Fragment(call, f"SELECT * FROM {call}", tuple(schemas[f"{functions.parsed(call)[0]}()"].names)) for call in calls]
         fragments = (*_fragments(logical, scanned, schemas, limits), *whole)
-        return Plan(sql, "select", "ship", schemas, fragments=fragments, reads=reads)
+        return Plan(sql, "select", "ship", schemas, fragments=fragments, reads=reads, without=pruned)
     except QueryError:
         raise
     except Exception as error:
@@ -404,7 +410,7 @@ def _filters(logical: Any) -> Iterator[tuple[str, str]]:
     inputs = logical.inputs()
     if str(logical.display()).startswith("Filter: ") and len(inputs) == 1 and str(inputs[0].display()).startswith("TableScan: "):
         scan, text = inputs[0].to_variant(), str(logical.display())
-        if scan.fetch() is None and "subquery" not in text.lower() and not _VOLATILE.search(text):
+        if scan.fetch() is None and "subquery" not in text.lower() and not VOLATILE.search(text):
             try:
                 written = filter_sql(logical)
             except Exception:

@@ -27,6 +27,7 @@ def make(
     *,
     limits: Limits = DEFAULT,
     cut: bool = True,
+    hosts: Mapping[int, str] | None = None,
     deadline: float,
     clock: Clock = time.monotonic,
 ) -> Plan:
@@ -34,10 +35,11 @@ def make(
     gate.checked_size(sql)
 
     def made() -> Plan:
-        head, _ = WORKERS.ask(Ask({"do": "make", "sql": sql, "cut": cut}, schemas), limits, deadline, clock)
+        ask = {"do": "make", "sql": sql, "cut": cut, "hosts": list((hosts or {}).items())}
+        head, _ = WORKERS.ask(Ask(ask, schemas), limits, deadline, clock)
         return Plan.from_json(head["plan"], schemas)
 
-    return _KNOWN.plan(sql, schemas, limits, cut, made)
+    return _KNOWN.plan(sql, schemas, limits, cut, made, hosts)
 
 
 def finish(

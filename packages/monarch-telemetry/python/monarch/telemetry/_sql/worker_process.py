@@ -59,7 +59,8 @@ class _Answers:
                 self._schemas = {name: pa.ipc.read_schema(pa.py_buffer(bytes.fromhex(text))) for name, text in head["schemas"].items()}
             if head["do"] == "make":
                 _limit(most_planning(), head["seconds"])
-                return {"plan": planning.make(head["sql"], self._schemas, limits=limits, cut=head["cut"]).to_json()}, b""
+                hosts = dict(head["hosts"])
+                return {"plan": planning.make(head["sql"], self._schemas, limits=limits, cut=head["cut"], hosts=hosts).to_json()}, b""
             _limit(most_working(limits), head["seconds"])
             return self._finished(head, data, limits)
         except QueryError as error:

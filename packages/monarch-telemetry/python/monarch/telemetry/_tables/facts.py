@@ -5,7 +5,9 @@ from __future__ import annotations
 from monarch.telemetry._tables.table import Column, Table, time
 
 _TIME = time("timestamp_us", "when it happened")
-_HOST = Column("host", "text", "the host (hosts.name)")
+_HOST = Column("host", "text", "the host (hosts.name)", of_host="name")
+# The host as another process gives it.
+_GIVEN_HOST = Column("host", "text", "the host (hosts.name)")
 _PROC = Column("proc", "text", "the name of the proc")
 _DETAIL = Column("detail", "text", "more about it, as text", True)
 
@@ -34,8 +36,8 @@ LOGS = Table(
 HOSTS = Table(
     "hosts",
     (
-        Column("host_id", "u64", "the host"),
-        Column("name", "text", "its name"),
+        Column("host_id", "u64", "the host", of_host="number"),
+        Column("name", "text", "its name", of_host="name"),
         Column("address", "text", "the address of its agent"),
         Column("state", "text", "its state, such as joining, ready, lost or left"),
         Column("reason", "text", "why it was lost or has left", True),
@@ -54,7 +56,7 @@ PROCS = Table(
     "procs",
     (
         Column("proc_id", "u64", "the proc"),
-        Column("host_id", "u64", "its host (hosts.host_id)"),
+        Column("host_id", "u64", "its host (hosts.host_id)", of_host="number"),
         Column("mesh_id", "u64", "its proc mesh (meshes.id)"),
         Column("rank", "u64", "the rank in its mesh, from 0"),
         Column("pid", "i32", "the process"),
@@ -225,7 +227,7 @@ FS_EVENTS = Table(
     "fs_events",
     (
         _TIME,
-        _HOST,
+        _GIVEN_HOST,
         Column("target", "text", "the mount point"),
         Column("event", "text", "such as mount, refresh, fault, push or unmount"),
         Column("path", "text", "the file", True),
@@ -239,7 +241,7 @@ FS_EVENTS = Table(
 MOUNTS = Table(
     "mounts",
     (
-        _HOST,
+        _GIVEN_HOST,
         Column("target", "text", "the mount point"),
         Column("source", "text", "where the files come from"),
         Column("generation", "u64", "the number of the tree that is shown; a refresh adds one"),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from monarch.telemetry._tables.table import Column, Table, time
 
-_HOST = Column("host", "text", "the host (hosts.name)")
+_HOST = Column("host", "text", "the host (hosts.name)", of_host="name")
 _PROC = Column("proc_id", "u64", "the proc (procs.proc_id)")
 _PID = Column("pid", "i32", "the process")
 _ACTOR = Column("actor_id", "u64", "the actor (actors.id)")

@@ -21,6 +21,8 @@ class Column(NamedTuple):
     kind: Kind
     meaning: str
     nullable: bool = False
+    # Whether it is the name or the number of the host of a row, and of every row that a collector has: it has no rows of other hosts.
+    of_host: Literal["name", "number"] | None = None
 
     @property
     def type(self) -> str:
@@ -73,4 +75,8 @@ def _schema(table: Table) -> Any:
         "f64": pa.float64(),
         "bool": pa.bool_(),
     }
-    return pa.schema([pa.field(one.name, types[one.kind], one.nullable, {"meaning": one.meaning}) for one in table.columns])
+
+    def metadata(one: Column) -> dict[str, str]:
+        return {"meaning": one.meaning} if one.of_host is None else {"meaning": one.meaning, "of_host": one.of_host}
+
+    return pa.schema([pa.field(one.name, types[one.kind], one.nullable, metadata(one)) for one in table.columns])
