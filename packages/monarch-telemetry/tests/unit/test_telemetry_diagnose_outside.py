@@ -76,6 +76,7 @@ _NOT_ACCEPTED = {"call": "receive", "there": "10.0.0.1:80", "accepted": False, "
             [program(None, "Z")],
             "no other process has the pipe that it reads; its program helper (pid 500) has ended",
         ),
+        (_NOT_ACCEPTED | {"sent": 9.0}, [], "nginx (pid 900), which listens at 10.0.0.1:80, has not accepted the connection"),
         (_NOT_ACCEPTED, [], "nginx (pid 900), which listens at 10.0.0.1:80, has not accepted the connection"),
         ({"call": "connect", "there": "10.0.0.1:80", "connects": True}, [], "10.0.0.1:80 does not answer the first packet"),
         ({"call": "receive", "there": "10.0.0.1:80", "again": 6}, [], "10.0.0.1:80 does not acknowledge data, which was sent 6 times"),
@@ -104,6 +105,8 @@ def test_wait_in_vain_is_a_cause(row: dict[str, Any], programs: list[dict[str, A
         ({"call": "read", "descriptor": 8, "target": "pipe:[9]", "readers": [100], "writers": [100]}, []),
         ({"call": "read", "descriptor": 8, **_PIPE}, [program({"call": "sleep"})]),
         ({"call": "receive", "there": "10.0.0.1:80", "accepted": True, "peers": [[900, "nginx"]]}, []),
+        # The server accepts connections in turns.
+        (_NOT_ACCEPTED | {"sent": 1.5}, []),
         ({"call": "receive", "there": "10.0.0.1:80", "again": 1}, []),
         ({"call": "sleep"}, []),
         ({"call": "read", "malformed": True, "thread": "x"}, []),

@@ -69,3 +69,18 @@ def _described(one: socket) -> list[dict[str, Any]]:
         return []
     values = {name: struct.unpack_from(f"={form}", info, offset)[0] for name, offset, form in _FIELDS}
     return [{"here": list(here[:2]), "there": list(there[:2]), **values}]
+
+
+def since_sent(descriptor: int) -> float | None:
+    """The seconds since this end of a TCP connection has sent data, or was connected; None where they are not known."""
+    import socket
+
+    if socket.getdefaulttimeout() is not None:
+        return None
+    try:
+        with socket.socket(fileno=os.dup(descriptor)) as one:
+            info = one.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 256)
+    except OSError:  # closed meanwhile, or of another kind
+        return None
+    offset = next(offset for name, offset, _ in _FIELDS if name == "since_sent_ms")
+    return struct.unpack_from("=I", info, offset)[0] / 1e3 if len(info) >= _LENGTH and info[0] == _ESTABLISHED else None

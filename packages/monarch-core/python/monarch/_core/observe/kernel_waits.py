@@ -12,12 +12,13 @@ import struct
 import sys
 from itertools import islice
 
+from monarch._core.observe.connections import since_sent
 from monarch._core.observe.kernel_places import children, text
 from monarch._core.observe.sockets import Sockets
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
     from typing import Any
 
 # The system calls that may wait, by their numbers.
@@ -66,6 +67,8 @@ _MOST_THREADS = 64
 _MOST_POLLED = 4
 _MOST_DESCRIPTORS = 20_000
 _WRITES = 1
+# The process of a lock that belongs to an open file.
+_OF_FILE = -1
 
 
 def kernel_waits(idents: Iterable[int]) -> dict[str, Any]:
@@ -167,17 +170,37 @@ def _add_holders(rows: list[dict[str, Any]]) -> None:
     except OSError:  # a container may hide the file
         return
     holders: dict[str, int] = {}
-    wanted: dict[int, int] = {}
+    # By the number of the file: a process may wait for several. Locks of open files have no process.
+    wanted: dict[tuple[str, str], int] = {}
     for line in lines:
         words = line.split()
         if words[1] == "->":
-            wanted[int(words[5])] = holders.get(words[0], 0)
+            wanted[words[5], words[6].rpartition(":")[2]] = holders.get(words[0], 0)
         else:
             holders[words[0]] = int(words[4])
     for row in waiting:
-        # The kernel lists a lock by the process, and a program has one thread here.
-        holder = wanted.get(row["pid"], 0)
+        file = _fields(f"/proc/{row['pid']}/fdinfo/{row['descriptor']}").get("ino", "")
+        holder = next((wanted[pid, file] for pid in (str(row["pid"]), str(_OF_FILE)) if (pid, file) in wanted), 0)
+        if holder == _OF_FILE or (holder and not os.path.exists(f"/proc/{holder}")):
+            # The lock belongs to an open file, which a program may have got from the process that took it.
+            holder = next(iter(_processes_with_lock(row["target"], file)), 0)
         row.update(holder=holder, holder_name=_name(holder))
+
+
+def _fields(path: str) -> dict[str, str]:
+    """The fields of `/proc/PID/fdinfo/FD`; of several with one name the last."""
+    try:
+        return {name: value.strip() for name, _, value in (line.partition(":") for line in text(path).splitlines())}
+    except OSError:  # closed meanwhile
+        return {}
+
+
+def _processes_with_lock(target: str, file: str) -> Iterator[int]:
+    """The processes of this user that have a file open by which it is locked."""
+    for pid, number in _open_files({target}):
+        lock = _fields(f"/proc/{pid}/fdinfo/{number}").get("lock", "").split()
+        if len(lock) > 5 and lock[5].rpartition(":")[2] == file:
+            yield pid
 
 
 def _name(pid: int) -> str:
@@ -195,6 +218,8 @@ def _add_ends(rows: list[dict[str, Any]]) -> None:
     for row in sockets:
         if table is not None:
             row.update(table.described(row["target"]))
+        if row.get("accepted") is False and row["pid"] == os.getpid():
+            row["sent"] = since_sent(row["descriptor"])
     wanted = {row["target"] for row in pipes} | {row["peer_target"] for row in sockets if row.get("peer_target")}
     if not wanted:
         return
@@ -211,6 +236,18 @@ def _add_ends(rows: list[dict[str, Any]]) -> None:
 def _holders_of(targets: set[str]) -> dict[str, list[tuple[int, bool]]]:
     """The processes of this user that have these pipes and sockets open, and whether for writing."""
     found: dict[str, list[tuple[int, bool]]] = {}
+    for pid, number in _open_files(targets):
+        try:
+            flags = _fields(f"/proc/{pid}/fdinfo/{number}")["flags"]
+            found.setdefault(os.readlink(f"/proc/{pid}/fd/{number}"), []).append((pid, int(flags, 8) & 3 == _WRITES))
+        except (OSError, KeyError, ValueError):  # closed meanwhile
+            continue
+    return found
+
+
+def _open_files(targets: set[str]) -> list[tuple[int, str]]:
+    """The descriptors of this user's processes with one of these targets; none where there are too many to look at."""
+    found: list[tuple[int, str]] = []
     looked = 0
     for pid in filter(str.isdigit, os.listdir("/proc")):
         try:
@@ -220,12 +257,10 @@ def _holders_of(targets: set[str]) -> dict[str, list[tuple[int, bool]]]:
         for number in numbers:
             looked += 1
             try:
-                target = os.readlink(f"/proc/{pid}/fd/{number}")
-                if target in targets:
-                    flags = text(f"/proc/{pid}/fdinfo/{number}").partition("flags:")[2].split()[0]
-                    found.setdefault(target, []).append((int(pid), int(flags, 8) & 3 == _WRITES))
-            except (OSError, IndexError, ValueError):  # closed meanwhile
+                if os.readlink(f"/proc/{pid}/fd/{number}") in targets:
+                    found.append((int(pid), number))
+            except OSError:  # closed meanwhile
                 continue
         if looked > _MOST_DESCRIPTORS:
-            return {}
+            return []
     return found

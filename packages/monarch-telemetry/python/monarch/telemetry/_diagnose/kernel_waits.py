@@ -35,6 +35,8 @@ class KernelWait(NamedTuple):
     again: int = 0
     peers: tuple[tuple[int, str], ...] = ()
     descriptor: int = -1
+    # The seconds since this end of a connection has sent data, if they are known.
+    sent: float | None = None
 
 
 class Program(NamedTuple):
@@ -75,7 +77,7 @@ def endpoints(index: Index) -> Iterator[Waiting]:
                 continue
             if proc.uid not in programs:
                 programs[proc.uid] = {one.pid: one for one in _programs(proc.resources_before, proc.resources)}
-        except (AttributeError, KeyError, TypeError, ValueError):  # of another release
+        except (AttributeError, KeyError, OverflowError, TypeError, ValueError):  # of another release
             continue
         yield Waiting(("actor", actor.proc, actor.mesh), actor, proc.pid, waits[1], programs[proc.uid])
 
@@ -120,6 +122,7 @@ def wait_of(row: Mapping[str, Any]) -> KernelWait:
         int(row.get("again", 0)),
         tuple((int(pid), str(name)) for pid, name in row.get("peers", ())),
         int(row.get("descriptor", -1)),
+        None if row.get("sent") is None else float(row["sent"]),
     )
 
 

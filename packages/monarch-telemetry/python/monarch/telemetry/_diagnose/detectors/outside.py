@@ -140,7 +140,8 @@ def _connection(graph: WaitGraph, one: Waiting) -> _Found | None:
     if not wait.there:
         return None
     listens = ", ".join(f"{name} (pid {pid})" for pid, name in wait.peers[:2])
-    if wait.accepted is False and listens:
+    if wait.accepted is False and listens and (wait.sent is None or wait.sent >= LEAST):
+        # A server may accept the connections of others meanwhile, in turns.
         host = graph.index.procs[one.actor.proc].host
         node = node_of_pid(graph.index, host, wait.peers[0][0])
         what = "does not accept any: its queue of connections is full" if wait.connects else "has not accepted the connection"
