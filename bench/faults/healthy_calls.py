@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import queue
+import socket
 import threading
 import time
 from typing import Any
@@ -158,6 +160,35 @@ class Pusher(Actor):
         server.push.call_one(server.pull.call_one().get()).get()
 
 
+class Reader(Actor):
+    """Gets records from a thread, and rewards from a server."""
+
+    def __init__(self) -> None:
+        self.records = queue.Queue[int]()
+
+    def _produce(self) -> None:
+        while True:
+            time.sleep(9.0)  # sleeps: the time of a record
+            self.records.put(1)
+
+    @endpoint
+    def read(self) -> None:
+        """A thread that the endpoint does not need has failed."""
+        helper = threading.Thread(target=int, args=("x",), name="helper")
+        helper.start()
+        helper.join()
+        threading.Thread(target=self._produce, name="producer", daemon=True).start()
+        while True:
+            self.records.get()
+
+    @endpoint
+    def ask(self, port: int) -> None:
+        while True:
+            with socket.create_connection(("127.0.0.1", port)) as connection:
+                connection.sendall(b"1")
+                connection.recv(1)
+
+
 def barriers() -> None:
     """Coroutines of four ranks wait at a barrier, for the slowest one."""
     barrier = this_host().spawn_procs(name="barriers").spawn("barrier", Barrier, 4)
@@ -298,7 +329,30 @@ def many_actors() -> None:
     forever(lambda: [call.get() for call in [actor.pid.call() for actor in actors]])
 
 
+def ended_helper() -> None:
+    """Records come slowly from a living thread; another thread has ended with an exception."""
+    rest(this_host().spawn_procs({"gpus": 2}, name="procs").spawn("reader", Reader).read.call())
+
+
+def server_in_turns() -> None:
+    """Three ranks ask a server again and again that answers one of them at a time."""
+    server = socket.create_server(("127.0.0.1", 0))
+
+    def serve() -> None:
+        while True:
+            connection = server.accept()[0]
+            with connection:
+                connection.recv(1)
+                time.sleep(0.8)  # sleeps: the time of an answer
+                connection.sendall(b"1")
+
+    threading.Thread(target=serve, name="server", daemon=True).start()
+    rest(this_host().spawn_procs({"gpus": 3}, name="procs").spawn("reader", Reader).ask.call(server.getsockname()[1]))
+
+
 HEALTHY = (
+    Fault("ended_helper", ended_helper, "", 6.5),
+    Fault("server_in_turns", server_in_turns, "", 7.0),
     Fault("barriers", barriers, "", 1.0),
     Fault("long_barrier", long_barrier, "", 6.0),
     Fault("waits_for_event", waits_for_event, "", 6.0),

@@ -60,12 +60,16 @@ class Model(Actor):
             breakpoint()
 
 
-def _loaders() -> Any:
-    return this_host().spawn_procs(name="procs").spawn("loader", Loader)
+def _loaders(ranks: int = 1) -> Any:
+    return this_host().spawn_procs({"gpus": ranks}, name="procs").spawn("loader", Loader)
 
 
 def ended_thread() -> None:
     rest(_loaders().read.call())
+
+
+def ended_threads() -> None:
+    rest(_loaders(4).read.call())
 
 
 def pool_of_one() -> None:
@@ -88,6 +92,12 @@ FAULTS = (
         "ended_thread",
         ended_thread,
         r"loader .*in read .*thread prefetch of the process has ended with ValueError.* in threads\.py:\d+",
+        6.0,
+    ),
+    Fault(
+        "ended_threads",
+        ended_threads,
+        r"loader rank 0 of 4 .*in read .*, and so do 3 more; thread prefetch of each process has ended with ValueError.* in threads\.py:\d+",
         6.0,
     ),
     Fault("pool_of_one", pool_of_one, r"thread ThreadPool\S+ of procs .*in _shard for a task of a pool that cannot begin", 6.0),

@@ -10,6 +10,7 @@ from support.made_up_waits import CLIENT, actor, proc, wait
 from monarch.telemetry._diagnose.diagnosis import Diagnosis, diagnosed
 from monarch.telemetry._diagnose.registry import OWN
 from monarch.telemetry._diagnose.snapshot import Actor, Frame, Host, Proc, Snapshot, Thread, Wait
+from monarch.telemetry._diagnose.supplies import Program, Supply
 
 _PYTHON = "/usr/lib/python3.11"
 _RUN = Frame(f"{_PYTHON}/asyncio/events.py", 80, "Handle._run")
@@ -26,8 +27,8 @@ def stands(*frames: Frame, call: str = "sleep", raised: list[Any] | None = None,
     return proc("p")._replace(threads=threads, resources=found, resources_before=found)
 
 
-def found(one: Proc, of: Actor, *waits: Wait) -> Diagnosis:
-    return diagnosed(Snapshot((CLIENT, one), (of,), (Host("a"),), waits, seconds=0.5), OWN)
+def found(one: Proc, of: Actor, *waits: Wait, supplies: tuple[Supply, ...] = ()) -> Diagnosis:
+    return diagnosed(Snapshot((CLIENT, one), (of,), (Host("a"),), waits, supplies=supplies, seconds=0.5), OWN)
 
 
 def test_synchronous_call_in_a_loop_is_a_cause() -> None:
@@ -85,6 +86,46 @@ def test_thread_that_has_raised_explains_no_work() -> None:
     assert not found(stands(_STEP, raised=[_RAISED]), actor("p", "server")).causes
     assert not found(stands(_WAIT, _STEP, raised=[_RAISED]), actor("p", "server", seconds=2.0)).causes
     assert not found(stands(_WAIT, _STEP, raised=[_RAISED]), actor("p", "server"), wait("p", "store", "q")).causes
+
+
+@pytest.mark.parametrize("supply", [Supply("p", 7, "queue", (8,)), Supply("p", 7, "pipe", (), (Program(9, "python"),))])
+def test_living_supplier_is_no_ended_thread(supply: Supply) -> None:
+    assert not found(stands(_WAIT, _STEP, raised=[_RAISED], more=(_WORKER,)), actor("p", "server"), supplies=(supply,)).causes
+
+
+def test_supplier_may_wait_for_an_ended_thread() -> None:
+    supplies = Supply("p", 7, "queue", (8,)), Supply("p", 8, "queue")
+    one = stands(_WAIT, _STEP, raised=[_RAISED], more=(_WORKER,))
+    [cause] = found(one, actor("p", "server"), supplies=supplies).causes
+    assert "thread prefetch of the process has ended with ValueError" in cause.sentence
+
+
+@pytest.mark.parametrize("age, causes", [(40.0, 1), (95.0, 1), (3600.0, 0)])
+def test_exception_of_long_ago_explains_no_wait(age: float, causes: int) -> None:
+    assert len(found(stands(_WAIT, _STEP, raised=[{**_RAISED, "age": age}]), actor("p", "server")).causes) == causes
+
+
+def test_ranks_that_wait_alike_are_one_cause() -> None:
+    """Each text of the exception has a number of its own; the last rank waits for another thread."""
+    rows = [{**_RAISED, "error": f"ValueError: record {rank}"} for rank in range(8)]
+    rows[7]["error"] = "KeyError: 3"
+    procs = [stands(_WAIT, _STEP, raised=[row])._replace(uid=f"p{rank}", rank=rank, pid=100 + rank) for rank, row in enumerate(rows)]
+    actors = tuple(actor(one.uid, "server", rank=one.rank, size=8) for one in procs)
+    causes = diagnosed(Snapshot((CLIENT, *procs), actors, (Host("a"),), seconds=0.5), OWN).causes
+    assert [cause.sentence for cause in causes] == [
+        "server rank 0 of 8 (pid 100) has waited in train.py:10 in step for 41 s, and so do 6 more; thread prefetch of each process has "
+        "ended with ValueError: record 0 in load.py:3 in read",
+        "server rank 7 of 8 (pid 107) has waited in train.py:10 in step for 41 s; thread prefetch of the process has ended with "
+        "KeyError: 3 in load.py:3 in read",
+    ]
+    assert any(text == "the same: server rank 1, server rank 2, server rank 3 and 3 more" for text, _ in causes[0].facts)
+
+
+def test_long_name_of_a_thread_hides_no_cause() -> None:
+    named = _WORKER._replace(name="n" * 100_000)
+    joins = Wait("p", 7, holder=8, thing="the end of a thread")
+    [cause] = found(stands(_WAIT, _STEP, raised=[_RAISED], more=(named,)), actor("p", "server"), joins).causes
+    assert cause.sentence.startswith(f"thread {'n' * 80}… of workers (pid 100) has waited in load.py:5 in fetch for 41 s; thread prefetch")
 
 
 def test_joined_thread_is_the_end_of_the_chain() -> None:

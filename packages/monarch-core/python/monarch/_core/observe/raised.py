@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import time
 from collections import deque
 
 TYPE_CHECKING = False
@@ -17,7 +18,7 @@ _MOST_TEXT = 200
 _MOST_FRAMES = 16
 
 _Frame = tuple[str, int, str]
-of_threads: deque[tuple[str, str, list[_Frame]]] = deque(maxlen=_MOST)
+of_threads: deque[tuple[str, str, list[_Frame], float]] = deque(maxlen=_MOST)
 
 
 def install() -> None:
@@ -34,14 +35,15 @@ def _hook(args: Any) -> None:
     if args.exc_value is not None and not isinstance(args.exc_value, SystemExit):
         name = "" if args.thread is None else args.thread.name
         # The exception itself would keep the objects of its frames.
-        of_threads.append((name, _described(args.exc_value), _frames(args.exc_traceback)))
+        of_threads.append((name, described(args.exc_value), _frames(args.exc_traceback), time.monotonic()))
     threading.__excepthook__(args)
 
 
 def raised(loops: Iterable[Any]) -> list[dict[str, Any]]:
     """The exceptions of threads, and those of tasks of these event loops that no code has retrieved."""
     found: list[dict[str, Any]] = [
-        {"kind": "thread", "name": name, "error": error, "frames": frames} for name, error, frames in list(of_threads)
+        {"kind": "thread", "name": name, "error": error, "frames": frames, "age": time.monotonic() - at}
+        for name, error, frames, at in list(of_threads)
     ]
     tasks = sys.modules.get("asyncio.tasks")
     # The set of all tasks, also of ended ones that the program still has.
@@ -50,11 +52,12 @@ def raised(loops: Iterable[Any]) -> list[dict[str, Any]]:
     for task in list(known or ()):
         if task.get_loop() in of_actors and task.done() and not task.cancelled() and getattr(task, "_log_traceback", False):
             error = task._exception
-            found.append({"kind": "task", "name": task.get_name(), "error": _described(error), "frames": _frames(error.__traceback__)})
+            found.append({"kind": "task", "name": task.get_name(), "error": described(error), "frames": _frames(error.__traceback__)})
     return found[-_MOST:]
 
 
-def _described(error: BaseException) -> str:
+def described(error: BaseException) -> str:
+    """The first line of an exception of any class."""
     try:
         return f"{type(error).__name__}: {error}".partition("\n")[0][:_MOST_TEXT]
     except Exception:  # a class of the program

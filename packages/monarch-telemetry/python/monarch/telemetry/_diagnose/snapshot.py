@@ -21,6 +21,8 @@ Node = tuple[str, ...]
 _RUNTIME = re.compile(r"/monarch/(?:_\w+|actor|telemetry|extension)/")
 _LIBRARY = re.compile(r"/lib(?:64)?/python3[.\d]*/(?!site-packages|dist-packages)")
 _INSTALLED = ("/site-packages/", "/dist-packages/")
+# The most characters of the name of a thread in a sentence; a program may give any.
+_MOST_NAME = 80
 
 
 class Frame(NamedTuple):
@@ -305,7 +307,7 @@ class Index:
         name = "" if thread is None else thread.name
         if name == "MainThread" and proc is not None and proc.mesh is None:
             return of
-        return f"thread {name or node[2]} of {of}"
+        return f"thread {cut(name) or node[2]} of {of}"
 
     def full(self, node: Node) -> str:
         """The name of a node with its host and pid."""
@@ -329,6 +331,11 @@ class Index:
 def ranked(name: str, rank: int | None, size: int) -> str:
     """`trainer rank 5`, or the name alone for a mesh of one. A size of 0 is not known."""
     return name if rank is None or size == 1 else f"{name} rank {rank}"
+
+
+def cut(name: str) -> str:
+    """A name as a part of a sentence: what follows it has to fit too."""
+    return name if len(name) <= _MOST_NAME else f"{name[:_MOST_NAME]}…"
 
 
 def seconds(value: float) -> str:
