@@ -97,7 +97,7 @@ FAULTS = (
     Fault(
         "ended_threads",
         ended_threads,
-        r"loader rank 0 of 4 .*in read .*, and so do 3 more; thread prefetch of each process has ended with ValueError.* in threads\.py:\d+",
+        r"loader rank 0 of 4 .*in read .*, and so do 3 more; thread prefetch of each process has ended with ValueError.* in threads\.py",
         6.0,
     ),
     Fault("pool_of_one", pool_of_one, r"thread ThreadPool\S+ of procs .*in _shard for a task of a pool that cannot begin", 6.0),

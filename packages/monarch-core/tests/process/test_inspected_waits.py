@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
+import sys
 import threading
 from collections.abc import Callable
 from contextlib import suppress
@@ -50,6 +51,29 @@ class Caller(Actor):
 
 def answers(member: str) -> list[Any]:
     return [one for proc in host_stacks()["procs"] if proc["answer"] for one in proc["answer"].get(member, [])]
+
+
+def own_answer() -> dict[str, Any]:
+    return next(proc["answer"] for proc in host_stacks()["procs"] if proc["pid"] == os.getpid())
+
+
+@pytest.mark.parametrize("part, name", [("kernel_waits", "kernel_waits"), ("raised", "raised"), ("process_groups", "groups")])
+def test_part_that_raises_is_left_out_alone(part: str, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: object) -> object:
+        raise IndexError("a line of another form")
+
+    with this_host().spawn_procs(name="reports"):  # a job has an agent
+        monkeypatch.setattr(f"monarch._core.observe.waits.{part}", broken)
+        own = own_answer()
+    assert own["left_out"][name] == "IndexError: a line of another form"
+    assert own["resources"]["memory"] and "waits" in own
+
+
+def test_looks_that_cannot_be_loaded_end_no_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    with this_host().spawn_procs(name="reports"):
+        monkeypatch.setitem(sys.modules, "monarch._core.observe.waits", None)
+        own = own_answer()
+        assert own["threads"] and own["left_out"]["waits"].startswith("ModuleNotFoundError")
 
 
 def waiting(found: Callable[[dict[str, Any]], bool]) -> dict[str, Any] | None:
@@ -246,10 +270,23 @@ def test_report_of_a_wheel_is_shown() -> None:
     def broken() -> object:
         raise ValueError("no report")
 
+    def ends() -> object:
+        raise SystemExit(3)
+
+    released = threading.Event()
     add_report("test.told", lambda: [os.getpid()])
     add_report("test.broken", broken)
     add_report("test.unfit", object)
-    reports = next(proc["answer"]["reports"] for proc in host_stacks()["procs"] if proc["pid"] == os.getpid())
-    assert {name: told for name, told in reports.items() if name.startswith("test.")} == {"test.told": [os.getpid()]}
+    add_report("test.ends", ends)
+    add_report("test.late", released.wait)
+    add_report("test.long", lambda: "x" * 1_000_000)
+    own = own_answer()
+    assert {name: told for name, told in own["reports"].items() if name.startswith("test.")} == {"test.told": [os.getpid()]}
+    left_out = {name.removeprefix("report test."): reason for name, reason in own["left_out"].items()}
+    assert left_out["broken"] == "ValueError: no report" and left_out["ends"] == "SystemExit: 3"
+    assert left_out["late"] == "it has not returned" and left_out["long"] == "it has more than 262,144 characters"
+    assert left_out["unfit"].startswith("TypeError: ")
+    released.set()
+    eventually("the report has returned", lambda: "test.late" in own_answer()["reports"])
     with pytest.raises(TypeError, match="expected a function"):
         add_report("test.none", None)  # pyright: ignore[reportArgumentType]

@@ -70,7 +70,8 @@ def test_scheduler_without_answer_is_waited_for() -> None:
     assert not is_asking(looked()) and not is_asking(looked(schedulers=[])) and not is_asking(Looked(None, None))
 
 
-@pytest.mark.parametrize("rows", [[3], [{"kind": 5, "hosts": 7}], [None], ["text"]])
-def test_report_of_another_form_is_left_out(rows: Any) -> None:
-    found, missing = troubles(looked(schedulers=rows))
-    assert not missing and not diagnosed(Snapshot((CLIENT,), troubles=found), DETECTORS).causes
+@pytest.mark.parametrize("rows", [5, {"kind": "stuck"}, "text", True, [3], [{"kind": 5, "hosts": 7}], [None], ["text" * 999]], ids=str)
+def test_report_of_another_form_is_named(rows: Any) -> None:
+    found, [missing] = troubles(looked(schedulers=rows))
+    assert "another form" in missing and len(missing) <= 200
+    assert not diagnosed(Snapshot((CLIENT,), troubles=found), DETECTORS).causes

@@ -15,7 +15,8 @@ from monarch._core.observe.held_locks import Locks
 from monarch._core.observe.kernel_waits import kernel_waits
 from monarch._core.observe.lookups import lookups
 from monarch._core.observe.process_groups import process_groups
-from monarch._core.observe.raised import raised
+from monarch._core.observe.raised import described, raised
+from monarch._core.observe.reports import reports
 from monarch._core.observe.resources import resources
 from monarch._core.observe.software import software
 from monarch._core.observe.supplies import supplies
@@ -50,24 +51,31 @@ _WAITING = {_future.get.__code__, _future.__await__.__code__}
 
 
 def waits_and_failures(process: LocalProcess) -> dict[str, Any]:
-    """What the looks find, as members of the answer with the stacks. Without one of them the stacks are answered all the same."""
-    found: dict[str, Any] = {}
-    looks: tuple[tuple[str, Callable[[], Any]], ...] = (
-        ("waits", lambda: waits(process)),
-        ("failures", lambda: failures(process)),
-        ("concurrent", lambda: concurrent(process)),
-        ("resources", lambda: _resources(process)),
-        ("groups", process_groups),
-        ("software", software),
-        ("reports", lambda: reports(process)),
-        ("supplies", supplies),
-        ("lookups", lookups),
+    """What the looks find, as members of the answer with the stacks; `left_out` has the reason of each that is missing."""
+    left_out: dict[str, str] = {}
+    found = _members(
+        left_out,
+        waits=lambda: waits(process),
+        failures=lambda: failures(process),
+        concurrent=lambda: concurrent(process),
+        resources=lambda: {**resources(), **_members(left_out, **_waits_as_resources(process))},
+        groups=process_groups,
+        software=software,
+        reports=lambda: reports(process, left_out),
+        supplies=supplies,
+        lookups=lookups,
     )
-    for name, look in looks:
+    return {**found, "left_out": left_out}
+
+
+def _members(left_out: dict[str, str], **looks: Callable[[], Any]) -> dict[str, Any]:
+    """What each look finds, by its name."""
+    found: dict[str, Any] = {}
+    for name, look in looks.items():
         try:
             found[name] = look()
         except Exception as e:  # the frames and objects of other threads change while they are read
-            found[f"{name}_error"] = f"{type(e).__name__}: {e}"[:_MOST_TEXT]
+            left_out[name] = described(e)
     return found
 
 
@@ -163,24 +171,11 @@ def _shown(process: LocalProcess) -> list[tuple[Owned, list[tuple[int, MeshFailu
     return [(mesh, failed[:share]) for (mesh, failed), share in zip(meshes, shares, strict=True) if share][::-1]
 
 
-def reports(process: LocalProcess) -> dict[str, Any]:
-    """The reports of other wheels by their names; one that raises, or that is no JSON, is left out."""
-    import json
-
-    found: dict[str, Any] = {}
-    for name, report in list(process.reports.items()):
-        try:
-            found[name] = json.loads(json.dumps(report()))
-        except Exception:  # a function of another wheel
-            continue
-    return found
-
-
-def _resources(process: LocalProcess) -> dict[str, Any]:
+def _waits_as_resources(process: LocalProcess) -> dict[str, Callable[[], Any]]:
     # Other threads of a program often wait for events by design.
     actors = list(process.actors.values())
     loops = [actor.loop_side.loop for actor in actors if actor.loop_side is not None]
-    return {**resources(), "kernel_waits": kernel_waits({actor.thread for actor in actors}), "raised": raised(loops)}
+    return {"kernel_waits": lambda: kernel_waits({actor.thread for actor in actors}), "raised": lambda: raised(loops)}
 
 
 def _outward(frame: FrameType | None) -> Iterator[FrameType]:

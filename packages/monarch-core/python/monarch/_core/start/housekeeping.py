@@ -210,10 +210,9 @@ class Housekeeping:
 
                 report_unread(event.answer)
             case StacksWanted():
-                from monarch._core.observe.waits import waits_and_failures
                 from monarch._core.process import stacks
 
-                native.stacks_taken(event.ticket, stacks.take(process, **waits_and_failures(process)))
+                native.stacks_taken(event.ticket, stacks.take(process, **self._waits()))
             case CallOverdue():
                 from monarch._core.actor.place import place_of
 
@@ -236,6 +235,15 @@ class Housekeeping:
 
                 launch(process, event.proc, event.setup)
         return False
+
+    def _waits(self) -> dict[str, Any]:
+        """The waits of this process. The modules that find them may be of another release by now, or gone: a look ends no process."""
+        try:
+            from monarch._core.observe.waits import waits_and_failures
+
+            return waits_and_failures(self.process)
+        except Exception as e:
+            return {"left_out": {"waits": f"{type(e).__name__}: {e}"}}
 
     def _of_a_host(self, event: HostAudit | HostShutdown | JobEnded) -> None:
         from monarch._core.start import worker

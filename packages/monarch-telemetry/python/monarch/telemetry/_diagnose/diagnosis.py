@@ -154,7 +154,7 @@ def diagnosed(snapshot: Snapshot, detectors: tuple[Detector, ...] | None = None)
         busy=_busy(graph),
         detectors=tuple(one.name for one in detectors if one.name not in {left.name for left in left_out}),
         sources=snapshot.sources,
-        missing=snapshot.missing,
+        missing=tuple(mask(one) for one in snapshot.missing),
         left_out=(*broken, *left_out),
     )
 

@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, cast
 
+from monarch.telemetry._diagnose import forms
 from monarch.telemetry._diagnose.group_rank import Counted, GroupRank, counted_ranks
 from monarch.telemetry._diagnose.snapshot import Actor, Called, End, Frame, Host, Proc, Snapshot, Thread, Wait
 from monarch.telemetry._diagnose.software import Software, software_of
@@ -89,7 +90,7 @@ def snapshot(before: Looked, now: Looked, between: float) -> Snapshot:
             ]
             of_waits, of_ends = list(_waits(uid, answer, earlier.get(uid))), list(_ends(answer))
             of_supplies, of_lookups = supplies_of(uid, earlier.get(uid), answer), lookups_of(uid, earlier.get(uid), answer)
-        except (AttributeError, KeyError, TypeError, ValueError) as error:
+        except (AttributeError, KeyError, OverflowError, TypeError, ValueError) as error:
             # The process made the answer itself, and may be of another release.
             malformed.append(f"process {proc['pid']}: its answer has another form: {error!r}"[:200])
             continue
@@ -106,7 +107,7 @@ def snapshot(before: Looked, now: Looked, between: float) -> Snapshot:
         tuple(waits),
         tuple(ends),
         seconds=between,
-        missing=(*malformed, *late, *_no_client(now)),
+        missing=(*malformed, *_left_out(stacks.values()), *_without_waits(procs, between), *late, *_no_client(now)),
         groups=group_ranks((before, now), procs),
         software=_software(earlier, stacks),
         called=_called((*earlier.items(), *stacks.items())),
@@ -133,6 +134,31 @@ def _no_client(looked: Looked) -> Iterator[str]:
         yield f"client: {agent} has none; an agent ends the procs of a client that has ended"
 
 
+def _left_out(answers: Iterable[object]) -> Iterator[str]:
+    """The parts that answers lack, such as a report that has raised, once for all processes with the same reason."""
+    found: dict[tuple[str, str], list[object]] = {}
+    for answer in answers:
+        if not isinstance(answer, dict):
+            continue
+        answer = cast("dict[str, object]", answer)
+        given = answer.get("left_out")
+        for name, reason in cast("Mapping[object, object]", given if isinstance(given, dict) else {}).items():
+            found.setdefault((str(name), str(reason)), []).append(answer.get("pid"))
+        for name in forms.misfits(answer):
+            found.setdefault((f"resource {name}", "a row of another form"), []).append(answer.get("pid"))
+    for (name, reason), pids in found.items():
+        more = f" and {len(pids) - 1} more" if len(pids) > 1 else ""
+        yield f"process {pids[0]}{more}: {name}: {reason}"[:200]
+
+
+def _without_waits(procs: Iterable[Proc], between: float) -> Iterator[str]:
+    """The processes that have answered, but not with their waits in both looks, as on an overloaded machine: causes may be missed there."""
+    known = [one for one in procs if one.answered and not one.silent and one.state == "running" and one.age > 2 * between]
+    if pids := [one.pid for one in known if one.stacks_without_gil or bool(one.resources) != bool(one.resources_before)]:
+        more = f" and {len(pids) - 1} more" if len(pids) > 1 else ""
+        yield f"process {pids[0]}{more}: waits and resources in one of two looks"
+
+
 def _software(*looks: Mapping[str, Mapping[str, Any]]) -> tuple[Software, ...]:
     """The software of each process in the last look that has it: stacks that are read without the GIL come without."""
     found: dict[str, Software] = {}
@@ -152,7 +178,7 @@ def _called(answers: Iterable[tuple[str, Mapping[str, Any]]]) -> Mapping[str, Ca
             for wait in answer.get("waits", []):
                 for rank, uid in wait.get("ranks", []):
                     found[str(uid)] = Called(str(wait["name"]), int(rank), int(wait["size"]))
-        except (AttributeError, KeyError, TypeError, ValueError):
+        except (AttributeError, KeyError, OverflowError, TypeError, ValueError):
             continue
     return found
 
@@ -228,13 +254,8 @@ def _host_resources(looked: Looked) -> dict[str, Mapping[str, Any]]:
     found: dict[str, Mapping[str, Any]] = {}
     for part in _parts(looked.stacks):
         answer = part["procs"][0]["answer"] if part["procs"] else None
-        found[str(part["host"])] = _resources(answer)
+        found[str(part["host"])] = forms.resources(answer)
     return found
-
-
-def _resources(answer: Mapping[str, Any] | None) -> Mapping[str, Any]:
-    found = answer.get("resources") if isinstance(answer, Mapping) else None
-    return cast("Mapping[str, Any]", found) if isinstance(found, Mapping) else {}
 
 
 def _proc(host: str, proc: Mapping[str, Any], answer: Mapping[str, Any] | None, earlier: Mapping[str, Any] | None) -> Proc:
@@ -261,8 +282,8 @@ def _proc(host: str, proc: Mapping[str, Any], answer: Mapping[str, Any] | None, 
         proc["answer"] is not None,
         threads,
         answer is not None and "without_gil" in answer,
-        resources=_resources(answer),
-        resources_before=_resources(earlier),
+        resources=forms.resources(answer),
+        resources_before=forms.resources(earlier),
     )
 
 
@@ -278,7 +299,7 @@ def _threads(answer: Mapping[str, Any] | None) -> Iterator[Thread]:
         return
     if "threads" in answer:
         for one in answer["threads"]:
-            frames = tuple(Frame(*frame) for frame in one["frames"])
+            frames = tuple(Frame(*forms.frame(frame)) for frame in one["frames"])
             yield Thread(int(one["thread"]), str(one["name"] or ""), frames, ran=one.get("ran"), native=one.get("native"))
         return
     for one in parse_faulthandler(answer.get("text") or ""):
@@ -332,8 +353,8 @@ def _waits(proc: str, answer: Mapping[str, Any] | None, earlier: Mapping[str, An
             one.get("timeout"),
             one.get("lock"),
             one.get("holder"),
-            None if held_at is None else Frame(*held_at),
-            tuple(Frame(*frame) for frame in one.get("frames", [])),
+            None if held_at is None else Frame(*forms.frame(held_at)),
+            tuple(Frame(*forms.frame(frame)) for frame in one.get("frames", [])),
             str(one.get("thing", "")),
         )
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any
+from typing import Any, cast
 
+from monarch.telemetry._diagnose import forms
 from monarch.telemetry._diagnose.inspected import Looked, stack_rows
 from monarch.telemetry._diagnose.snapshot import Check, Proc
 
@@ -26,8 +27,8 @@ def processor_checks(procs: Iterable[Proc], before: Looked, now: Looked) -> Iter
 
         yield Check("processor", proc.host, proc.name, part("used"), 1.0, (proc.uid,), _SOURCE)
         yield Check("run_queue", proc.host, proc.name, part("waited"), 1.0, (proc.uid,), _SOURCE)
-        group = str(later["group"] or "")
-        if group and group == earlier["group"]:
+        group = str(later.get("group") or "")
+        if group and group == earlier.get("group"):
             held = Check("held_back", proc.host, os.path.dirname(group), part("held_back"), 1.0, (proc.uid,), group)
             groups.setdefault((proc.host, group), []).append(held)
     for members in groups.values():
@@ -38,4 +39,4 @@ def processor_checks(procs: Iterable[Proc], before: Looked, now: Looked) -> Iter
 def _times(looked: Looked) -> dict[str, Mapping[str, Any]]:
     """The counters of each process; an agent of another release gives none."""
     rows = ((str(row["uid"]), row.get("times")) for row in stack_rows(looked))
-    return {uid: times for uid, times in rows if isinstance(times, dict)}
+    return {uid: times for uid, times in rows if isinstance(times, dict) and forms.fits(cast("object", times), forms.TIMES)}

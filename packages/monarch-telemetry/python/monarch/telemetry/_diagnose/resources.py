@@ -23,7 +23,7 @@ def resource_checks(procs: Iterable[Proc]) -> tuple[Check, ...]:
                 shared[key] = (
                     check if known is None else known._replace(procs=(*known.procs, *check.procs), value=max(known.value, check.value))
                 )
-        except (AttributeError, KeyError, TypeError, ValueError):  # of another release
+        except (AttributeError, KeyError, OverflowError, TypeError, ValueError):  # of another release
             continue
     return (*shared.values(), *own)
 
