@@ -108,8 +108,28 @@ def processor() -> float:
     return found
 
 
-def ours(collectors: int, rounds: int) -> tuple[float, float, float, list[float]]:
-    """Both medians, the KiB received by this process for an answer of GROUPED, and milliseconds of processors for each of both."""
+def of_one_host(running: Any, rounds: int) -> list[float]:
+    """Milliseconds of a question about one host, asked of this host and of all, and milliseconds of processors for each of both."""
+    hosts = running.asking.hosts
+    sql, names = f"SELECT pid FROM procs WHERE host_id = {hosts[0].host}", [host.hostname for host in hosts]
+    times: list[list[float]] = [[], []]
+    used = [0.0, 0.0]
+    for number in range(2 * rounds + 2):
+        way = number % 2
+        for host, name in zip(hosts, names, strict=True):
+            # A host without a known name is always asked.
+            host.hostname = None if way else name
+        before, began = processor(), time.perf_counter()
+        running.engine.query(sql)
+        took, cost = (time.perf_counter() - began) * 1e3, (processor() - before) * 1e3
+        if number > 1:
+            times[way].append(took)
+            used[way] += cost / rounds
+    return [*map(statistics.median, times), *used]
+
+
+def ours(collectors: int, rounds: int) -> tuple[float, float, float, list[float], list[float]]:
+    """Both medians, the KiB received by this process for an answer of GROUPED, milliseconds of processors for each, and `of_one_host`."""
     import monarch.telemetry as telemetry
     from monarch.job import ProcessJob
     from monarch.telemetry._sql import wire
@@ -134,13 +154,14 @@ def ours(collectors: int, rounds: int) -> tuple[float, float, float, list[float]
             for _ in range(rounds):
                 running.engine.query(sql)
             used.append((processor() - before) / rounds * 1e3)
+        one = of_one_host(running, rounds)
         wire.decode = counted
         running.engine.query(GROUPED)
     finally:
         wire.decode = decode
         running.stop().get()
         job.kill()
-    return grouped, point, sum(sizes) / 1024, used
+    return grouped, point, sum(sizes) / 1024, used, one
 
 
 def local(collectors: int, rounds: int) -> tuple[float, float]:
@@ -164,9 +185,11 @@ def local(collectors: int, rounds: int) -> tuple[float, float]:
 def reference(rounds: int, collectors: int = 64) -> Iterator[str]:
     """The lines of the part."""
     about = f"{collectors} collectors of {DUMPS * THREADS * FRAMES:,} rows"
-    grouped, point, size, used = ours(collectors, rounds)
+    grouped, point, size, used, one = ours(collectors, rounds)
     yield f"{about} | ours: GROUP BY {grouped:.1f} ms, {size:.1f} KiB into the entry node; point query {point:.1f} ms"
     yield f"{about} | ours: an answer needed {used[0]:.0f} and {used[1]:.0f} ms of the {os.cpu_count()} processors"
+    yield f"{about} | ours: a question about one host, asked of it {one[0]:.1f} ms, of all {one[1]:.1f} ms"
+    yield f"{about} | ours: an answer about one host needed {one[2]:.0f} and {one[3]:.0f} ms of the processors"
     grouped, point = local(collectors, rounds)
     yield f"{about} | one DataFusion session over all rows: GROUP BY {grouped:.1f} ms, point query {point:.1f} ms"
     try:
