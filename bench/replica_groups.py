@@ -2,7 +2,8 @@
 
     python -m tools.with_torch python bench/replica_groups.py [--hosts N] [--runs N]
 
-Runs examples/replica_groups with one group a host, in network namespaces, and on one host for comparison; needs root. A rank kills itself.
+Runs examples/replica_groups with one group a host, in network namespaces, and on one host for comparison; needs root. A rank kills itself,
+or all processes of its host with their worker.
 """
 
 from __future__ import annotations
@@ -33,10 +34,11 @@ def figures(text: str) -> tuple[int, int]:
     return int(found[1]), int(found[2])
 
 
-def on_hosts(count: int) -> tuple[int, int]:
+def on_hosts(count: int, *more: str) -> tuple[int, int]:
     with tempfile.TemporaryDirectory() as folder, Cluster(count, Path(folder), "") as cluster:
         cluster.workers = [Worker(host, cluster.env, cluster.secret) for host in cluster.hosts]
-        words = ["--groups", str(count), "--secret", str(cluster.secret), "--workers", *(worker.address for worker in cluster.workers)]
+        words = ["--groups", str(count), *more, "--secret", str(cluster.secret)]
+        words += ["--workers", *(worker.address for worker in cluster.workers)]
         return figures(cluster.client_host.run(sys.executable, EXAMPLE, *words, env=cluster.env, capture_output=True).stdout)
 
 
@@ -50,8 +52,13 @@ def main() -> None:
     parser.add_argument("--runs", type=int, default=3)
     options = parser.parse_args()
     require(namespaces())
-    for what, measure in ((f"{options.hosts} hosts", on_hosts), ("one host", here)):
-        found = [measure(options.hosts) for _ in range(options.runs)]
+    cases = (
+        (f"{options.hosts} hosts", lambda: on_hosts(options.hosts)),
+        (f"{options.hosts} hosts, of which one is lost", lambda: on_hosts(options.hosts, "--lose-host")),
+        ("one host", lambda: here(options.hosts)),
+    )
+    for what, measure in cases:
+        found = [measure() for _ in range(options.runs)]
         kills, steps = zip(*found, strict=True)
         ratios = ", ".join(f"{kill / step:.1f}" for kill, step in found)
         print(f"{what}: from the kill to the next step {statistics.median(kills):.0f} ms ({min(kills)} to {max(kills)}); ", end="")

@@ -2,7 +2,8 @@
 
 Monarch reports the death of a process to the actor that owns it, `__supervise__`. The controller passes this on to the ranks of the other
 groups at once: an operation with the dead group ends, whatever the state of its connections. The remaining groups connect anew and repeat
-the step. The dead group starts again meanwhile. It joins before a later step, with the state of a group that has been there.
+the step. The dead group starts again meanwhile. It joins before a later step, with the state of a group that has been there. A group whose
+host is lost has no place to start again: the others train on without it.
 """
 
 from __future__ import annotations
@@ -52,16 +53,30 @@ class Step(NamedTuple):
 
 
 class Group:
-    """A replica group, which starts anew on its host when it has lost a process."""
+    """A replica group, which starts anew on its host when it has lost a process. `is_gone`: it has lost its host."""
 
     def __init__(self, number: int, host: HostMesh, ranks: int, is_alone: bool) -> None:
         def start(_: int, procs: ProcMesh) -> Trainer:
             return procs.spawn("trainers", Trainer, number, is_alone)
 
         self.replica = Replicas(1, start, hosts=host, per_host={"gpus": ranks}, name=f"group_{number}")
+        self.is_gone = False
+
+    def handle(self, failure: MeshFailure) -> bool:
+        """Starts the group anew; False for a failure of another one."""
+        if self.is_gone:
+            return False
+        is_own = self.replica.handle(failure)
+        self.is_gone = is_own and failure.reason.kind == "host_lost"
+        return is_own
+
+    def heal(self) -> None:
+        """Starts the group anew if it has failed."""
+        if not self.is_gone:
+            self.is_gone = any(failure.reason.kind == "host_lost" for failure in self.replica.heal().values())
 
     @property
-    def handle(self) -> Trainer:
+    def trainers(self) -> Trainer:
         return self.replica[0]
 
 
@@ -83,13 +98,14 @@ class Controller(Actor):
         self.errors: list[Exception] = []
 
     def __supervise__(self, failure: MeshFailure) -> bool:
-        handled = any(group.replica.handle(failure) for group in self.groups)
+        handled = any(group.handle(failure) for group in self.groups)
         self.forget()
-        return handled
+        # Failures of what was to start on a lost host need no answer.
+        return handled or any(group.is_gone for group in self.groups)
 
     def forget(self) -> None:
         """Notices which groups were replaced, and interrupts the others."""
-        lost = [group for group, handle in self.started.items() if self.groups[group].handle is not handle]
+        lost = [group for group, handle in self.started.items() if self.groups[group].trainers is not handle]
         for group in lost:
             del self.started[group]
         if lost:
@@ -100,17 +116,17 @@ class Controller(Actor):
     def start_missing(self) -> None:
         """Begins to start the groups that are not there. The others train on."""
         for group in range(len(self.groups)):
-            if group not in self.started and group not in self.starting:
+            if group not in self.started and group not in self.starting and not self.groups[group].is_gone:
                 self.starting[group] = asyncio.create_task(self.start(group))
 
     async def start(self, group: int) -> None:
-        trainers = self.groups[group].handle
+        trainers = self.groups[group].trainers
         try:
             await trainers.start.call(await trainers.slice(gpus=0).serve.call_one(0))
             self.started[group] = trainers
         except (SupervisionError, ActorError) as error:
             self.errors.append(error)
-            self.groups[group].replica.heal()  # it died at once: the next attempt
+            self.groups[group].heal()  # it died at once: the next attempt
         finally:
             del self.starting[group]
 
@@ -161,12 +177,12 @@ class Controller(Actor):
             except (SupervisionError, ActorError, KeyError) as error:
                 self.errors.append(error)
                 for group in self.groups:
-                    group.replica.heal()
+                    group.heal()
                 self.forget()
                 self.quorum = ()
                 continue
             self.step += 1
-            together = together + 1 if len(self.quorum) == len(self.groups) else 0
+            together = together + 1 if len(self.quorum) == sum(not group.is_gone for group in self.groups) else 0
             loss = sum(found.values()[0] for found in losses) / len(losses)
             async with self.changed:
                 self.steps.append(Step(self.step, loss, self.quorum, time.monotonic()))
@@ -180,5 +196,5 @@ class Controller(Actor):
         return self.steps
 
     @concurrent_endpoint
-    async def kill(self, group: int, rank: int) -> None:
-        self.groups[group].handle.slice(gpus=rank).die.broadcast()
+    async def kill(self, group: int, rank: int, with_host: bool) -> None:
+        self.groups[group].trainers.slice(gpus=rank).die.broadcast(with_host)

@@ -122,8 +122,13 @@ class Trainer(Actor):
         return self.step
 
     @endpoint
-    async def die(self) -> None:
-        os.kill(os.getpid(), signal.SIGKILL)
+    async def die(self, with_host: bool) -> None:
+        """Kills this process; or all of its host, the worker first. It is the parent of the zygote, which is that of the processes."""
+        zygote = os.getppid()
+        worker = int(Path(f"/proc/{zygote}/stat").read_text().rpartition(")")[2].split()[1])
+        others = [int(pid) for pid in Path(f"/proc/{zygote}/task/{zygote}/children").read_text().split() if int(pid) != os.getpid()]
+        for pid in (*((worker, zygote, *others) if with_host else ()), os.getpid()):
+            os.kill(pid, signal.SIGKILL)
 
     @endpoint
     async def state(self) -> tuple[int, dict[str, Tensor], dict[str, object]]:

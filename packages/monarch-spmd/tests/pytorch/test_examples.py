@@ -125,6 +125,26 @@ def test_killed_replica_group_comes_back(start: Start) -> None:
     assert text.endswith("passed\n")
 
 
+def test_replica_groups_go_on_without_a_lost_host(start: Start, folder: Path) -> None:
+    addresses = [f"ipc://{folder}/host_{number}" for number in range(3)]
+    argv = [sys.executable, "-c", "from monarch.extension.cli import main; main()", "worker", "--listen"]
+    workers = [subprocess.Popen([*argv, address], stdout=subprocess.PIPE, text=True) for address in addresses]
+    try:
+        for worker in workers:
+            assert worker.stdout is not None and worker.stdout.readline().startswith("listening")
+        text = printed_by(start("replica_groups/main.py", "--lose-host", "--workers", *addresses))
+        assert [worker.wait() for worker in workers] == [0, -signal.SIGKILL, 0]
+    finally:
+        for worker in workers:
+            worker.kill()
+            worker.communicate()
+    assert "SIGKILL to the host of group 1" in text
+    assert [groups for _, groups in re.findall(r"quorum (\d+) at step \d+: groups ([\d, ]+)", text)] == ["0, 1, 2", "0, 2"]
+    found = losses(text)
+    assert found[-1] < found[0]
+    assert text.endswith("passed\n")
+
+
 def test_reward_rises_through_two_kills(start: Start) -> None:
     text = printed_by(start("rl/main.py"))
     rewards = [float(reward) for reward in re.findall(r"version +\d+: reward (\d\.\d+)", text)]
