@@ -18,7 +18,7 @@ A raw read is one batch of 8 reads of `RDMABuffer` for each generator, with as m
 No two generators read the same bytes, and the bytes were written just before, like those of a pull. The hosts of `tcp` are network
 namespaces with a veth pair and TLS (`tools/netns`; needs root). `gloo` and `torchstore` need PyTorch:
 `python -m tools.with_torch python bench/weights.py gloo`. `torchstore` needs TorchStore, too. These and `verbs` are no defaults.
-A ratio is that of one round; a line has the medians.
+A ratio is that of one round; a line has the medians. The last line of `shm`, `tcp` and `verbs` is with `publish(columns=4)`.
 """
 
 from __future__ import annotations
@@ -146,11 +146,15 @@ class Trainer(Member):
     shared: NDArray[np.uint8] | None = None
 
     @endpoint
-    def publish(self, count: int, width: int) -> None:
+    def publish(self, count: int, width: int, columns: int = 1) -> None:
         self.state = of_rank(count, width, current_rank().size("gpus"), current_rank()["gpus"], False)
         for array, _ in self.state.values():
             array.fill(current_rank()["gpus"] + 1)
-        self.source = Weights.publish("policy", self.state)
+        self.source = Weights.publish("policy", self.state, columns=columns)
+
+    @endpoint
+    def close(self) -> None:
+        self.source.close()
 
     @endpoint
     def update(self) -> float:
@@ -344,8 +348,8 @@ def layouts(path: str, mib: int, rounds: int, hosts: HostMesh) -> None:
     count, width = layers(mib)
     with contextlib.ExitStack() as stack:
         trainers = stack.enter_context(hosts.spawn_procs({"gpus": TRAINERS})).spawn("trainers", Trainer)
-        trainers.publish.call(count, width).get()
-        for buffers in (2, 1):
+        for columns, buffers in ((1, 2), (1, 1), (GENERATORS, 2)):
+            trainers.publish.call(count, width, columns).get()
             generators = stack.enter_context(this_host().spawn_procs({"gpus": GENERATORS})).spawn("generators", Generator)
             found = generators.attach.call(trainers, count, width, GENERATORS, buffers).get().values()
             moved, needed = (sum(row[i] for row in found) for i in (1, 2))
@@ -360,10 +364,11 @@ def layouts(path: str, mib: int, rounds: int, hosts: HostMesh) -> None:
                         times[name].append(seconds)
                 if turn > 1:
                     times["update"].append(update)
+            trainers.close.call().get()
             ratios = sorted(raw / pull for raw, pull in zip(times["raw"], times["pull"], strict=True))
             print(
-                f"{path}, attach(buffers={buffers}): {moved / 1e6:.0f} MB moved, {moved / needed:.3f} of what targets need; "
-                f"pull {milliseconds(times['pull'])}, raw {milliseconds(times['raw'])}, "
+                f"{path}, publish(columns={columns}), attach(buffers={buffers}): {moved / 1e6:.0f} MB moved, "
+                f"{moved / needed:.3f} of what targets need; pull {milliseconds(times['pull'])}, raw {milliseconds(times['raw'])}, "
                 f"share {statistics.median(ratios):.2f} ({ratios[0]:.2f} to {ratios[-1]:.2f}); update {milliseconds(times['update'])}"
             )
 

@@ -14,7 +14,7 @@ import numpy as np
 from monarch.actor import Actor, current_rank, deadline, endpoint
 from monarch.extension import member
 from monarch.rdma import RDMAError
-from monarch.rdma.weights import Box, Weights, announcements, published
+from monarch.rdma.weights import Box, Weights, announcements, published, puller
 from monarch.rdma.weights.words import WRITING, word
 
 ROWS, COLUMNS = 48, 8
@@ -212,6 +212,11 @@ class Generator(Actor):
             self.state["matrix"] = matrix.astype(dtype), box
         self.target = Weights.attach(name, of=trainers, into=self.state, **options)
         return self.target.nbytes
+
+    @endpoint
+    def look_at_once(self):
+        """Targets read the words of all sources as one batch, as they do with devices."""
+        puller.is_for_hosts = lambda _: False
 
     @endpoint
     def attach_half(self, trainers, cast=False):

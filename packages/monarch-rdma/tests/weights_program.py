@@ -150,6 +150,23 @@ def wait_while_stopped():
         os.kill(proc(), signal.SIGCONT)
 
 
+def publish_while_stopped(seconds):
+    """The errors of `publish` and of `close`, while the proc is stopped; and the pid of the proc."""
+    texts = []
+    publish("closed")
+    os.kill(proc(), signal.SIGSTOP)
+    try:
+        for call in (publish, lambda: close("closed")):
+            try:
+                with deadline(seconds):
+                    call()
+            except RDMATimeoutError as e:
+                texts.append(str(e))
+    finally:
+        os.kill(proc(), signal.SIGCONT)
+    return texts, proc()
+
+
 def drop_waits(count):
     """Waits that no code has any more."""
     for version in range(count):

@@ -65,6 +65,17 @@ def test_pull_gives_the_newest_version(published, taken):
         assert values(trainers.train.call()) == [step + 1] * 3
 
 
+@pytest.mark.parametrize("taken", [2, 1])
+def test_copies_in_columns_give_the_same_weights(taken):
+    trainers, generators = meshes(3, 2)
+    trainers.publish.call(columns=2).get()
+    generators.attach.call(trainers, buffers=taken).get()
+    for step in range(3):
+        assert values(generators.pull.call()) == [step] * 2
+        assert values(generators.version.call()) == [(step, step)] * 2
+        trainers.train.call().get()
+
+
 @pytest.mark.parametrize("published", [2, 1])
 def test_trainers_on_another_host(published):
     with other_hosts() as hosts:
@@ -237,10 +248,12 @@ def test_stopped_reader_delays_one_update():
     assert stopped.pull_flat.call_one(1).get() == ([5], True, 0)
 
 
-@pytest.mark.parametrize("far", [False, True])
-def test_killed_source_is_named_and_the_version_stays(far):
+@pytest.mark.parametrize(("far", "at_once"), [(False, False), (True, False), (True, True)])
+def test_killed_source_is_named_and_the_version_stays(far, at_once):
     with other_hosts() if far else nullcontext(this_host()) as hosts:
         trainers, generators = meshes(2, 1, hosts)
+        if at_once:
+            generators.look_at_once.call().get()
         trainers.publish.call().get()
         generators.attach.call(trainers).get()
         assert values(generators.pull.call()) == [0]
@@ -252,6 +265,24 @@ def test_killed_source_is_named_and_the_version_stays(far):
         assert values(generators.version.call()) == [(0, 0)]
         kind, text, _ = generators.attach_outcome.call_one(trainers).get()
         assert kind == "RDMAPeerLostError" and text.splitlines()[0] == "attach to weights 'policy': rank 1 of 'trainers' has ended"
+
+
+def test_batch_of_looks_names_a_stopped_source():
+    with other_hosts() as hosts:
+        trainers, generators = meshes(2, 1, hosts)
+        trainers.publish.call().get()
+        generators.look_at_once.call().get()
+        generators.attach.call(trainers).get()
+        assert values(generators.pull.call()) == [0]
+        pid = trainers.slice(gpus=1).pid.call_one().get()
+        os.kill(pid, signal.SIGSTOP)
+        try:
+            [(kind, text, _)] = values(generators.pull.call(timeout=1))
+        finally:
+            os.kill(pid, signal.SIGCONT)
+        assert kind == "RDMATimeoutError" and "rank 1 of 'trainers'" in text.splitlines()[0]
+        trainers.train.call().get()
+        assert values(generators.pull.call()) == [1] and values(generators.version.call()) == [(1, 1)]
 
 
 @pytest.mark.parametrize("published", [2, 1])

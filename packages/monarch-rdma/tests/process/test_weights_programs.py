@@ -56,7 +56,7 @@ def test_actors_pull_from_programs(ranks):
 
 def test_programs_pull_from_programs(ranks):
     trainers, readers = ranks("trainers", 2), ranks("readers", 3)
-    trainers.ask("publish()")
+    trainers.ask("publish(columns=3)")
     readers.ask("attach('trainers')")
     for step in range(4):
         assert readers.ask("pull()") == [[step, step]] * 3
@@ -280,12 +280,39 @@ def test_page_goes_on_with_the_next_attempt(tmp_path):
     assert done.returncode == 0 and "the loss is not finite; restarted" in done.stderr, done.stderr
 
 
-def test_attach_to_a_run_without_restarts(ranks):
+def test_attach_to_an_unknown_run_times_out(ranks):
+    readers = ranks("readers", 1)
+    readers.ask("publish()")  # loads the handler
+    with pytest.raises(Refused, match="NotPublishedError.*the run 'nobody' has no procs"):
+        readers.ask("attach('nobody', timeout=0.5)")
+
+
+@pytest.mark.parametrize(("end", "why"), [("exit(3)", "exited with code 3"), ("exit(0)", "it has succeeded"), (None, "it was stopped")])
+def test_attach_to_an_ended_run_fails(ranks, end, why):
     trainers, readers = ranks("trainers", 1), ranks("readers", 1)
     trainers.ask("publish()")
-    trainers.close()
-    with pytest.raises(Refused, match="NotPublishedError.*the run 'trainers' has no procs"):
-        readers.ask("attach('trainers', timeout=0.5)")
+    readers.send("attach('trainers', name='never', timeout=1e6)")
+    if end is None:
+        trainers.run.stop().get()
+    else:
+        trainers.send(end)
+    for _ in range(2):  # one that waits for the weights, and one after the end
+        with pytest.raises(Refused, match=f"RDMAPeerLostError.*the run 'trainers' has ended.*{why}"):
+            readers.answers()
+        readers.send("attach('trainers', timeout=1e6)")
+    with pytest.raises(Refused, match="has ended"):
+        readers.answers()
+
+
+def test_stopped_proc_delays_publish_until_a_deadline(ranks):
+    trainers = ranks("trainers", 1)
+    [(texts, pid)] = trainers.ask("publish_while_stopped(0.2)")
+    for text, what in zip(texts, ("publish of weights 'policy'", "close of weights 'closed'"), strict=True):
+        first, *others = text.splitlines()
+        assert first.startswith(f"{what}: time-out of 0.") and first.endswith(f"the proc of this program, process {pid}, has not answered")
+        assert others == ["  the proc is stopped, as by SIGSTOP"]
+    eventually("the proc ends what it has made later", lambda: shared_of(pid), lambda nbytes: nbytes == 0)
+    assert trainers.ask("publish()") == [0]
 
 
 def test_program_closes_and_publishes_again(ranks):

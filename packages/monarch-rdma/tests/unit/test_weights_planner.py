@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from monarch.rdma import RDMAAccessError
 from monarch.rdma.weights import Box, LayoutError
+from monarch.rdma.weights.columns import copy_layout
 from monarch.rdma.weights.local_tensor import local_tensors
 from monarch.rdma.weights.planner import Source, by_group, find_pieces, find_runs, flattened, merged
 from monarch.rdma.weights.sharding import Cut, parts, ranges
@@ -65,6 +66,16 @@ def copied(target, pieces, staged):
     return fetch
 
 
+def copy_in_columns(live, parts):
+    """The table of a copy of these blocks, whose starts are addresses, and its memory."""
+    layout = copy_layout(live, parts)
+    made = layout.table
+    memory = np.zeros(layout.size, np.uint8)
+    start = made.start + memory.ctypes.data
+    _move(find_runs(made.shape, made.itemsize[made.tensor], (layout.start, layout.strides), (start, made.strides)))
+    return made._replace(start=start), memory
+
+
 def _move(runs):
     import ctypes
 
@@ -87,12 +98,12 @@ def layouts(draw, dims):
 def transfers(draw):
     shapes = {f"t{i}": tuple(draw(st.lists(st.integers(1, 9), max_size=3))) for i in range(draw(st.integers(1, 3)))}
     dims = {name: len(shape) for name, shape in shapes.items()}
-    return shapes, draw(layouts(dims)), draw(layouts(dims)), draw(st.booleans())
+    return shapes, draw(layouts(dims)), draw(layouts(dims)), draw(st.booleans()), draw(st.one_of(st.none(), st.integers(1, 4)))
 
 
 @given(transfers())
 def test_every_target_equals_the_global_tensor(given):
-    shapes, (source_mesh, source_layout), (target_mesh, target_layout), staged = given
+    shapes, (source_mesh, source_layout), (target_mesh, target_layout), staged, columns = given
     kinds = itertools.cycle([np.float32, np.int8, np.float64])
     wholes = {
         name: (np.arange(np.prod(shape)) % 119 + i).reshape(shape).astype(next(kinds)) for i, (name, shape) in enumerate(shapes.items())
@@ -101,7 +112,11 @@ def test_every_target_equals_the_global_tensor(given):
     for rank, at in enumerate(itertools.product(*map(range, source_mesh))):
         made = {name: laid_out(whole, source_mesh, source_layout[name], at) for name, whole in wholes.items()}
         kept.append(made)
-        sources.append(Source(table(made, wholes), 1 + rank % 2, f"rank {rank}"))
+        has = table(made, wholes)
+        if columns is not None:
+            has, memory = copy_in_columns(has, columns)
+            kept.append(memory)
+        sources.append(Source(has, 1 + rank % 2, f"rank {rank}"))
     for rank, at in enumerate(itertools.product(*map(range, target_mesh))):
         made = {name: laid_out(whole, target_mesh, target_layout[name], at) for name, whole in wholes.items()}
         wanted = {name: array.copy() for name, (array, _) in made.items()}
@@ -205,6 +220,26 @@ def test_columns_of_rows_are_runs():
     pieces = find_pieces(target, sources_of(rows(whole, 4)))
     runs = copied(target, pieces, False)
     assert (into == whole[:, 4:6]).all() and flattened(runs).nbytes.tolist() == [4] * 8 and pieces.nbytes == into.nbytes
+
+
+@pytest.mark.parametrize("parts", [4, 8])
+def test_columns_of_copies_are_one_read(parts):
+    wholes = {f"t{i}": np.arange(64 * 16.0).reshape(64, 16) + i for i in range(3)} | {"bias": np.arange(16.0)}
+    states = [
+        {
+            name: (whole[32 * i : 32 * i + 32], Box((32 * i, 0), (32, 16), (64, 16))) if whole.ndim > 1 else whole
+            for name, whole in wholes.items()
+        }
+        for i in range(2)
+    ]
+    made = [copy_in_columns(local_tensors(state).table, parts) for state in states]
+    sources = [Source(has, 1, f"rank {rank}") for rank, (has, _) in enumerate(made)]
+    for rank in range(4):
+        into = {name: (np.zeros((64, 4)), Box((0, 4 * rank), (64, 4), (64, 16))) for name in ("t0", "t1", "t2")}
+        described = local_tensors(into).table
+        runs = copied(described, find_pieces(described, sources), staged=True)
+        assert len(runs.piece) == 2
+        assert all((into[name][0] == wholes[name][:, 4 * rank : 4 * rank + 4]).all() for name in into)
 
 
 def test_views_with_strides():

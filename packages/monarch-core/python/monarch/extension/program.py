@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from monarch._core.extension.program_handlers import ProgramHandler as ProgramHandler
     from monarch._core.extension.program_handlers import ProgramHandlers as ProgramHandlers
     from monarch._core.extension.program_handlers import ProgramMesh as ProgramMesh
+    from monarch._core.extension.program_handlers import RunEnded as RunEnded
     from monarch._core.extension.program_link import MAX_BLOB_BYTES as MAX_BLOB_BYTES
     from monarch._core.extension.program_link import VARIABLE as VARIABLE
     from monarch._core.extension.program_link import ProgramLink as ProgramLink
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 
 # Programs load no handlers.
 _HOMES = {
-    "extension.program_handlers": ("Program", "ProgramHandler", "ProgramHandlers", "ProgramMesh"),
+    "extension.program_handlers": ("Program", "ProgramHandler", "ProgramHandlers", "ProgramMesh", "RunEnded"),
     "extension.program_link": ("MAX_BLOB_BYTES", "VARIABLE", "ProgramLink", "answer_in", "program_link"),
 }
 

@@ -39,6 +39,9 @@ _HEAL_S, _GROW_S, _SPARE_S = 600.0, 15.0, 15.0
 healers: dict[tuple[str, str], Healer] = {}
 # The actors of the runs of this process, by `run_id`: several where their folders of logs differ.
 active: dict[str, list[Any]] = {}
+# Why runs of this process have ended, by `run_id`: the last ones, for programs of others that look for their procs.
+ends: dict[str, str] = {}
+_ENDS = 1000
 
 
 class Outcome:
@@ -121,8 +124,10 @@ class Attempts(Actor):
                 # Procs of the run end before its result is there.
                 await self._snapshots.close()
             outcome.succeed(found)
+            self._has_ended("it has succeeded")
         except BaseException as error:
             outcome.failure = _summary(error)
+            self._has_ended(outcome.failure or "it was stopped")
             outcome.fail(error if isinstance(error, Exception) else SPMDError("the client ended before the run did"))
             if not isinstance(error, Exception):
                 raise
@@ -133,6 +138,12 @@ class Attempts(Actor):
                 del active[self._plan.run_id]
             await self._console.close()
         context().actor_instance.stop()
+
+    def _has_ended(self, why: str) -> None:
+        ends.pop(self._plan.run_id, None)
+        ends[self._plan.run_id] = why
+        if len(ends) > _ENDS:
+            del ends[next(iter(ends))]
 
     @concurrent_endpoint
     async def stop_ranks(self) -> None:
@@ -157,6 +168,11 @@ class Attempts(Actor):
             return await others[0].procs.call_one() if others else []
         await self._has_begun.wait()
         return [] if self._current is None else self._current.meshes
+
+    @concurrent_endpoint
+    async def end_of(self, run_id: str) -> str | None:
+        """Why another run of this client has ended; None for a run that is active, or that there was not."""
+        return None if run_id in active else ends.get(run_id)
 
     @concurrent_endpoint
     async def log(self, rank: int, tail: int) -> tuple[str | None, int]:

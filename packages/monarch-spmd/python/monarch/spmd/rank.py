@@ -21,7 +21,7 @@ from monarch.actor import Actor, concurrent_endpoint, current_rank
 from monarch.extension import PDB_FILE
 from monarch.extension.channel import CHANNEL_FILE
 from monarch.extension.command import CannotStart, CommandLine, GuardedProcess, OutputBuffer, OutputPipe
-from monarch.extension.program import VARIABLE
+from monarch.extension.program import VARIABLE, RunEnded
 from monarch.spmd import start_program
 from monarch.spmd.address import ReservedPort, reachable_address
 from monarch.spmd.breakpoints import Breakpoints
@@ -144,7 +144,11 @@ class _Program:
         self._control = control
 
     async def procs(self, run_id: str | None) -> list[ProcMesh]:
-        return await self._control.procs.call_one(run_id)
+        found: list[ProcMesh] = await self._control.procs.call_one(run_id)
+        why = None if found or run_id is None else await self._control.end_of.call_one(run_id)
+        if why is not None:
+            raise RunEnded(why)
+        return found
 
 
 Chunk = tuple[int, bytes]

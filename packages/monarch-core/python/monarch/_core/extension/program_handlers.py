@@ -28,11 +28,15 @@ class ProgramMesh:
     ranks: tuple[int, ...] | None = None
 
 
+class RunEnded(Exception):
+    """A run has ended, and gets no procs any more; the text is why it has."""
+
+
 class Program(Protocol):
     """A program that this proc runs."""
 
     async def procs(self, run_id: str | None) -> list[ProcMesh]:
-        """The procs of a run in the order of its ranks, now; empty where there are none."""
+        """The procs of a run in the order of its ranks, now; empty where there are none so far. `RunEnded` for a run that was there."""
         ...
 
 

@@ -32,6 +32,8 @@ class ProgramLink:
 
     def __init__(self, address: str) -> None:
         self.pid = os.getpid()
+        # The pid of the proc, 0 before the first connection.
+        self.proc_pid = 0
         self._address = address
         self._lock = threading.Lock()
         self._sending = threading.Lock()
@@ -133,6 +135,7 @@ class ProgramLink:
         except ChannelError:
             channel.close()
             raise
+        self.proc_pid = channel.peer()[0]
         threading.Thread(target=self._listen, args=(channel,), name="monarch-program", daemon=True).start()
         return channel
 

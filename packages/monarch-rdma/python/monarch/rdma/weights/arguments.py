@@ -41,6 +41,15 @@ def check_cast(cast: object, buffers: int) -> bool:
     return cast
 
 
+def check_columns(columns: object, buffers: int) -> int:
+    number = check_number("columns", columns)
+    if number < 1:
+        raise ValueError(f"columns must be 1 or more, got {number}")
+    if number > 1 and buffers == 1:
+        raise ValueError(f"columns={number} is the layout of copies, and with buffers=1 readers read the tensors: publish with buffers=2")
+    return number
+
+
 def check_number(argument: str, value: Any) -> int:
     """`TypeError` unless it is a whole number."""
     try:

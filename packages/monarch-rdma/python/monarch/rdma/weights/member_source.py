@@ -32,9 +32,9 @@ class MemberSource(Updates):
         return self.published.close()
 
 
-def publish(name: str, state: Mapping[str, Any], buffers: int, wait: float) -> MemberSource:
+def publish(name: str, state: Mapping[str, Any], buffers: int, columns: int, wait: float) -> MemberSource:
     check_free(name)
-    made = MemberSource(name, Live(state) if buffers == 1 else Copies(state, buffers), wait)
+    made = MemberSource(name, Live(state) if buffers == 1 else Copies(state, buffers, columns), wait)
     with made.updating:
         made.begin()
         made.end(0)

@@ -16,10 +16,11 @@ from monarch.rdma._machine.backend import check_backend
 from monarch.rdma._process.allocation import allocate
 from monarch.rdma._transfer.memory import Memory
 from monarch.rdma._transfer.operation import WRITE
+from monarch.rdma.weights.columns import copy_layout
 from monarch.rdma.weights.local_tensor import LocalTensors, local_tensors
 from monarch.rdma.weights.operations import COPY, kept_by, plan_of
-from monarch.rdma.weights.planner import dense_strides, find_runs, merged, placed
-from monarch.rdma.weights.table import products, sums
+from monarch.rdma.weights.planner import find_runs, merged
+from monarch.rdma.weights.table import sums
 from monarch.rdma.weights.words import CLOSING, WHOLE, WRITING, Words, state_of, version_of, word
 
 if TYPE_CHECKING:
@@ -57,19 +58,17 @@ class Copies:
     Args:
         state: the weights.
         count: the number of memories.
+        columns: the number of parts of the last dimension of which each lies in one piece.
         room: makes the words and the memories of a table, of so many bytes each.
     """
 
-    def __init__(self, state: Mapping[str, Any], count: int, room: Room | None = None) -> None:
+    def __init__(self, state: Mapping[str, Any], count: int, columns: int, room: Room | None = None) -> None:
         self._state = state
+        self._columns = columns
         self._tensors = local_tensors(state)
-        live = self._tensors.table
-        itemsize = live.itemsize[live.tensor]
-        nbytes = products(live.shape) * itemsize
-        start = placed(nbytes, itemsize)
-        self.table = live._replace(start=start, strides=dense_strides(live.shape, itemsize))
-        self._size = int(start[-1] + nbytes[-1]) if len(start) else 1
-        self.words, memories = (room or _own_room)(self.table, self._size, count)
+        found = copy_layout(self._tensors.table, columns)
+        self.table = found.table
+        self.words, memories = (room or _own_room)(self.table, found.size, count)
         # This process writes by handles of its own: what others get is read-only.
         self._writable = [RDMABuffer(memory) for memory in memories]
         self.slots = [[RDMABuffer(memory, readonly=True)] for memory in memories]
@@ -93,10 +92,11 @@ class Copies:
         self.words[slot] = word(version, WHOLE)
 
     def _plan(self, buffer: RDMABuffer) -> RDMAPlan:
-        live = self._tensors.table
-        runs = find_runs(live.shape, live.itemsize[live.tensor], (self.table.start, self.table.strides), (live.start, live.strides))
-        runs = merged(runs, live.tensor)
-        kept = kept_by(self._tensors, live.tensor)
+        live = copy_layout(self._tensors.table, self._columns)
+        table = live.table
+        runs = find_runs(table.shape, table.itemsize[table.tensor], (table.start, table.strides), (live.start, live.strides))
+        runs = merged(runs, table.tensor)
+        kept = kept_by(self._tensors, table.tensor)
         return plan_of(WRITE, [(buffer, runs)], kept)
 
 

@@ -13,7 +13,7 @@ from monarch.extension.program import ProgramMesh, answer_in, program_link
 from monarch.rdma.errors import RDMAError, RDMAPeerLostError, RDMATimeoutError
 from monarch.rdma.weights.attaching import target_tensors
 from monarch.rdma.weights.commit import Commit
-from monarch.rdma.weights.program_source import HANDLER
+from monarch.rdma.weights.program_source import HANDLER, late
 from monarch.rdma.weights.shared_file import SharedFile
 from monarch.rdma.weights.target import Target
 from monarch.rdma.weights.waiting import Outcome, numbers
@@ -101,9 +101,8 @@ class ProgramPuller:
 
     def _ask(self, head: dict[str, Any], what: str, timeout: float, blob: bytes = b"") -> Message:
         """The answer to a request, which is sent when the last one has its answer."""
-        late = f"{what}: time-out of {timeout:g} s: the proc of this program has not answered"
         if not self._is_answered.wait(timeout):
-            raise RDMATimeoutError(f"{late} the request before it")
+            raise late(what, timeout, self._link, " the request before it")
         self._is_answered = Event()
         head = {"to": HANDLER, **head}
         try:
@@ -111,7 +110,7 @@ class ProgramPuller:
         except RDMAError:
             raise
         except TimeoutError:
-            raise RDMATimeoutError(late) from None
+            raise late(what, timeout, self._link) from None
         except ConnectionError as e:
             raise _lost(what, e) from None
 

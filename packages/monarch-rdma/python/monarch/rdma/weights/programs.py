@@ -15,6 +15,7 @@ from monarch import extension
 from monarch.actor import Extent
 from monarch.extension import Rank
 from monarch.extension.mesh import MeshView, mesh_view
+from monarch.extension.program import RunEnded
 from monarch.rdma._buffers.buffer import RDMABuffer
 from monarch.rdma.errors import RDMAAccessError, RDMAPeerLostError
 from monarch.rdma.weights.announcements import Announcements
@@ -57,6 +58,8 @@ class ProgramWeights:
         self._sources: dict[int, Published] = {}
         # Files of a source that the program has not opened yet.
         self._files: dict[int, list[SharedFile]] = {}
+        # Sources that were closed before they were made.
+        self._withdrawn = set[int]()
         self._targets: dict[int, _Attached] = {}
         # Waits for versions, by the numbers that the program has given them.
         self._waits: dict[int, asyncio.Future[int]] = {}
@@ -74,8 +77,7 @@ class ProgramWeights:
                 self._sources[head["source"]].arrived()
             case "close":
                 # A program closes what it could not publish, too.
-                self._files.pop(head["source"], None)
-                source = self._sources.pop(head["source"], None)
+                source = self._taken(head["source"])
                 for future in [] if source is None else source.close():
                     await future
             case "attach":
@@ -101,6 +103,15 @@ class ProgramWeights:
         for source in self._sources.values():
             source.lose()
         self._sources.clear()
+
+    def _taken(self, number: int) -> Published | None:
+        """The source, which ends; None if it is made at the moment, and ends then, or if it has ended."""
+        self._withdrawn.add(number)
+        self._files.pop(number, None)
+        source = self._sources.pop(number, None)
+        if source is not None:
+            self._withdrawn.discard(number)
+        return source
 
     def _target(self, head: Head) -> Target:
         return self._targets[head["target"]].target
@@ -133,12 +144,13 @@ class ProgramWeights:
         made = Published(
             name, table, control.words, slots, Announcements(control.readers, control.used), wait, control.newest, control.awaits
         )
-        number = next(self._numbers)
-        if self._is_closed:  # meanwhile
-            made.close()
-        else:
-            self._sources[number], self._files[number] = made, files
-        return {"source": number, "control": files[0].path, "weights": [file.path for file in files[1:]]}
+        number = int(head["source"])
+        self._sources[number], self._files[number] = made, files
+        if self._is_closed or number in self._withdrawn:  # meanwhile
+            source = self._taken(number)
+            if source is not None:
+                source.close()
+        return {"control": files[0].path, "weights": [file.path for file in files[1:]]}
 
     def _publish(self, number: int) -> None:
         del self._files[number]
@@ -179,9 +191,16 @@ class ProgramWeights:
         ended: Sequence[ProcId] | None,
         lost: RDMAPeerLostError | None,
     ) -> MeshView:
-        """The procs of a run, but for procs that have `ended`. There are none before the run has begun, and between two attempts."""
+        """The procs of a run, but for procs that have `ended`. There are none before the run has begun, and between two attempts.
+
+        `RDMAPeerLostError` if the run has ended for good.
+        """
+        which = "the run of this program" if run_id is None else f"the run '{run_id}'"
         while True:
-            found = await self._program.procs(run_id)
+            try:
+                found = await self._program.procs(run_id)
+            except RunEnded as e:
+                raise RDMAPeerLostError(f"attach to weights '{wanted.name}': {which} has ended", cause=str(e)) from None
             if found:
                 mesh = _chosen([mesh_view(part) for part in found], ranks)
                 if mesh.procs != ended:
@@ -189,7 +208,6 @@ class ProgramWeights:
             if time.monotonic() + _LOOK >= until:
                 if lost is not None:
                     raise lost
-                which = "the run of this program" if run_id is None else f"the run '{run_id}'"
                 raise NotPublishedError(
                     f"attach to weights '{wanted.name}': time-out of {wanted.timeout:g} s: {which} has no procs",
                     hint="`run_mesh` takes the `run_id` of a run of the same client that is active",

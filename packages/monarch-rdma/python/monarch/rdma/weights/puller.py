@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from monarch import extension
-from monarch.rdma._buffers.plan import OPENING, opened
+from monarch.rdma._buffers.plan import OPENING, is_for_hosts, opened
 from monarch.rdma._process.allocation import allocate
 from monarch.rdma._transfer.operation import READ
 from monarch.rdma.errors import RDMAError, RDMAPeerLostError, RDMAReleasedError, RDMATimeoutError
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from monarch.actor import Future
+    from monarch.rdma._buffers.buffer import RDMABuffer
     from monarch.rdma._buffers.plan import RDMAPlan
     from monarch.rdma.weights.local_tensor import LocalTensors
     from monarch.rdma.weights.offer import Offer
@@ -40,6 +41,8 @@ if TYPE_CHECKING:
 _FIRST, _MOST = 0.0005, 0.02
 # The same while a source waits for this reader.
 _HELD = 0.002
+# Seconds, at most, for the batch of looks, which leaves time to find the source that does not answer.
+_BATCH = 5.0
 _NOT_WHOLE = "no version is whole on all ranks"
 _APART = "ranks that update without waiting for each other drift apart: let them wait, or publish with wait=..."
 # Seconds for the end of an announcement. The source waits about as long for readers.
@@ -72,6 +75,11 @@ class Feed:
     def look(self, timeout: float) -> Future[None]:
         """Reads the words into `values`."""
         return self._words.read_into(memoryview(self._seen), timeout=timeout)
+
+    def words(self) -> tuple[RDMABuffer, Runs]:
+        """The copy that a look is, for a batch with those of others. The words arrive in `values`."""
+        none = np.zeros(1, np.int64)
+        return self._words, Runs.contiguous(none, none, none + self.values.ctypes.data, none + self.values.nbytes)
 
     def lost(self, error: RDMAError | None = None) -> RDMAError | None:
         """The error, or the end of the source's program that explains it; None if there is neither.
@@ -178,6 +186,9 @@ class Puller:
         # Without bytes to read, a version is whole when all ranks have it.
         used = np.unique(pieces.source).tolist() or sorted(feeds)
         self._feeds = [feeds[i] for i in used]
+        # With devices, one batch of looks costs a fraction of a read for each source. By streams and shared memory it costs no less.
+        self._looks: RDMAPlan | None = None
+        self._is_near = False
         self._commit: Commit | None = None
         far = pieces.start, pieces.strides
         if room is None:
@@ -315,13 +326,35 @@ class Puller:
 
     def _newest(self, until: float) -> int | None:
         """The newest version that all sources have."""
-        self._all([feed.look(_left(until)) for feed in self._feeds])
+        self._look(until)
         for feed in self._feeds:
             lost = feed.lost()
             if lost is not None:
                 raise _of_rank(lost, self.name, feed.label)
         common = set[int].intersection(*(feed.versions() for feed in self._feeds))
         return max(common, default=None)
+
+    def _look(self, until: float) -> None:
+        """Reads the words of all sources."""
+        if not self._look_at_once(until):
+            self._all([feed.look(_left(until)) for feed in self._feeds])
+
+    def _look_at_once(self, until: float) -> bool:
+        """The same as one batch. False: it has failed, with an error that has no rank; or reads by themselves cost little."""
+        try:
+            if self._is_near:
+                return False
+            if self._looks is None:
+                words = [feed.words() for feed in self._feeds]
+                self._is_near = is_for_hosts([buffer for buffer, _ in words])
+                if self._is_near:
+                    return False
+                kept = [feed.values for feed in self._feeds]
+                self._looks = opened(plan_of(READ, words, None, kept), _left(until) / 2)
+            self._looks.submit(timeout=min(_left(until) / 2, _BATCH)).get()
+        except RDMAError:
+            return False
+        return True
 
     def _announce(self, version: int | None, until: float) -> bool:
         """Makes the sources wait for this reader; false if they know.
@@ -348,7 +381,7 @@ class Puller:
         start = time.monotonic()
         self.from_sources += self.nbytes
         self._all([feed.fetch(version, until) for feed in self._feeds])
-        self._all([feed.look(_left(until)) for feed in self._feeds])
+        self._look(until)
         if not all(feed.has(version) for feed in self._feeds):
             self.retries += 1
             for feed in self._feeds:

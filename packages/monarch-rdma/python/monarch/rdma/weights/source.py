@@ -90,6 +90,7 @@ class Source:
         """Ends the source: targets can no longer pull from it. A second close does nothing.
 
         Raises:
+            RDMATimeoutError: in the program of a run: its proc has not answered within 60 s, or before an earlier deadline.
             RuntimeError: this process is a fork of the one that publishes.
         """
         if os.getpid() != self._pid:

@@ -9,7 +9,7 @@ from monarch.extension.program import ProgramMesh, program_link
 from monarch.rdma._buffers.arguments import check_timeout
 from monarch.rdma._process.allocation import allocate
 from monarch.rdma.weights import attaching, member_source, program_source, program_target
-from monarch.rdma.weights.arguments import check_buffers, check_cast, check_fan_out, check_name, check_tensors, time_limit
+from monarch.rdma.weights.arguments import check_buffers, check_cast, check_columns, check_fan_out, check_name, check_tensors, time_limit
 from monarch.rdma.weights.puller import Puller
 from monarch.rdma.weights.source import Source
 from monarch.rdma.weights.target import Target
@@ -37,7 +37,7 @@ class Weights:
     """
 
     @staticmethod
-    def publish(name: str, state_dict: Mapping[str, Any], *, buffers: int = 2, wait: float | None = None) -> Source:
+    def publish(name: str, state_dict: Mapping[str, Any], *, buffers: int = 2, wait: float | None = None, columns: int = 1) -> Source:
         """Publishes the tensors of this rank as version 0. Each rank of a mesh calls it.
 
         Args:
@@ -47,14 +47,19 @@ class Weights:
             buffers: 2: readers read copies of the last two versions. 1: they read the tensors themselves, and an update waits for them.
             wait: seconds that an update waits for readers of what it overwrites, and for those that wait to read it; they read anew
                 afterwards, and `Source.overdue` counts them. By default 1 s with one buffer, and 0 with two.
+            columns: the number of parts of equal size into which targets cut the last dimension, as tensor parallelism of that size does.
+                The copies have each part in one piece, which is one read where columns of rows are many. Other cuts are possible as ever.
+                Needs two buffers.
 
         Returns:
             The source.
 
         Raises:
             TypeError: an argument is of another type, or a value is no tensor.
-            ValueError: `buffers` is not 1 or 2, a tensor cannot be described, or the process publishes the name already.
+            ValueError: `buffers` is not 1 or 2, `columns` is not positive, or needs two buffers, a tensor cannot be described, or the
+                process publishes the name already.
             RDMAUnsupportedError: a tensor is on a device that cannot be read.
+            RDMATimeoutError: in the program of a run: its proc has not answered within 60 s, or before an earlier deadline.
 
         ```python
         import numpy as np
@@ -66,11 +71,12 @@ class Weights:
         ```
         """
         count, state = check_buffers(buffers), check_tensors("state_dict", state_dict)
+        parts = check_columns(columns, count)
         seconds = check_timeout((_WAIT if count == 1 else 0) if wait is None else wait, "wait")
         link = program_link()
         if link is None:
-            return Source(member_source.publish(check_name(name), state, count, seconds))
-        return Source(program_source.publish(link, check_name(name), state, count, seconds))
+            return Source(member_source.publish(check_name(name), state, count, parts, seconds))
+        return Source(program_source.publish(link, check_name(name), state, count, parts, seconds))
 
     @staticmethod
     def attach(
@@ -103,7 +109,7 @@ class Weights:
         Raises:
             LayoutError: the sources do not cover a tensor, or it has another shape or dtype there.
             NotPublishedError: ranks publish no weights of this name when the time is up; the text has their numbers.
-            RDMAPeerLostError: a rank has ended.
+            RDMAPeerLostError: a rank has ended, or the run of `of` has ended for good.
             RDMATimeoutError: a rank does not answer.
             TypeError: `of` is no mesh, another argument is of another type, or a value is no tensor.
             ValueError: `buffers` is not 1 or 2, `fan_out` is negative, or a tensor is read-only, has several items in the same memory, or
