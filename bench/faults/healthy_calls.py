@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import queue
 import socket
+import subprocess
 import threading
 import time
 from typing import Any
@@ -182,6 +184,18 @@ class Reader(Actor):
             self.records.get()
 
     @endpoint
+    def wait_for_thread(self) -> None:
+        """A program has ended, and was not waited for."""
+        self.program = subprocess.Popen(["true"])
+        reads, writes = os.pipe()
+        threading.Thread(target=self._write, args=(writes,), name="writer", daemon=True).start()
+        os.read(reads, 1)
+
+    def _write(self, pipe: int) -> None:
+        time.sleep(60.0)  # sleeps: the time of a record
+        os.write(pipe, b"1")
+
+    @endpoint
     def ask(self, port: int) -> None:
         while True:
             with socket.create_connection(("127.0.0.1", port)) as connection:
@@ -334,6 +348,11 @@ def ended_helper() -> None:
     rest(this_host().spawn_procs({"gpus": 2}, name="procs").spawn("reader", Reader).read.call())
 
 
+def pipe_of_thread() -> None:
+    """Endpoints wait for a byte of a pipe from a thread of their process."""
+    rest(this_host().spawn_procs({"gpus": 2}, name="procs").spawn("reader", Reader).wait_for_thread.call())
+
+
 def server_in_turns() -> None:
     """Three ranks ask a server again and again that answers one of them at a time."""
     server = socket.create_server(("127.0.0.1", 0))
@@ -352,6 +371,7 @@ def server_in_turns() -> None:
 
 HEALTHY = (
     Fault("ended_helper", ended_helper, "", 6.5),
+    Fault("pipe_of_thread", pipe_of_thread, "", 6.5),
     Fault("server_in_turns", server_in_turns, "", 7.0),
     Fault("barriers", barriers, "", 1.0),
     Fault("long_barrier", long_barrier, "", 6.0),

@@ -116,6 +116,17 @@ def test_wait_that_may_end_is_no_cause(row: dict[str, Any], programs: list[dict[
     assert not sentences(at(0, row, *programs))
 
 
+@pytest.mark.parametrize(
+    "file, causes", [("/srv/load.py", 0), ("/usr/lib/python3.11/threading.py", 1), ("/usr/lib/python3/site-packages/x.py", 1)]
+)
+def test_pipe_between_threads_is_no_cause(file: str, causes: int) -> None:
+    """A program has ended, and a thread of the user may write the pipe."""
+    row = {"call": "read", "descriptor": 8, "target": "pipe:[9]", "readers": [100], "writers": [100]}
+    one = at(0, row, program(None, "Z"))
+    other = Thread(8, "writer", (Frame(file, 3, "write"),), True)
+    assert len(sentences(one._replace(threads=(*one.threads, other)))) == causes
+
+
 def test_another_lock_in_each_look_is_no_cause() -> None:
     assert not sentences(at(0, _LOCK, before=_LOCK | {"holder": 901}))
 

@@ -37,6 +37,10 @@ class Frame(NamedTuple):
         return f"{self.file.rpartition('/')[2]}:{self.line} in {self.name.rpartition('.')[2]}"
 
 
+def _is_installed(frame: Frame) -> bool:
+    return any(part in frame.file for part in _INSTALLED)
+
+
 class Thread(NamedTuple):
     """A thread with its calls, innermost first. `paused`: it has stood still between both looks.
 
@@ -55,8 +59,14 @@ class Thread(NamedTuple):
         """The innermost call of the user's own code, else that of an installed package, else of the library; none for the runtime alone."""
         shown = [frame for frame in self.frames if _RUNTIME.search(frame.file) is None]
         own = [frame for frame in shown if not frame.file.startswith("<") and _LIBRARY.search(frame.file) is None]
-        first = next((frame for frame in own if not any(part in frame.file for part in _INSTALLED)), None)
+        first = next((frame for frame in own if not _is_installed(frame)), None)
         return first or next(iter(own), None) or next(iter(shown), None)
+
+    @property
+    def is_of_user(self) -> bool:
+        """Whether the user's own code is among its calls, and no library alone."""
+        place = self.place()
+        return place is not None and _LIBRARY.search(place.file) is None and not place.file.startswith("<") and not _is_installed(place)
 
 
 class Proc(NamedTuple):

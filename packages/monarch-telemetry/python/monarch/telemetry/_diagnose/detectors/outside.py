@@ -119,7 +119,7 @@ def _is_awaited(one: Waiting, program: Program) -> bool:
     return wait.call in ("read", "poll") and program.pid in (wait.writers or ())
 
 
-def _pipe(_: WaitGraph, one: Waiting) -> _Found | None:
+def _pipe(graph: WaitGraph, one: Waiting) -> _Found | None:
     """The standard input of a process of a job, or a pipe that no other process writes any more, while a program has ended."""
     wait = one.wait
     if wait.call == "read" and (wait.descriptor == 0 or wait.target.startswith(("/dev/tty", "/dev/pts/"))):
@@ -127,6 +127,9 @@ def _pipe(_: WaitGraph, one: Waiting) -> _Found | None:
         return _Found(one, "input", f"it reads its {of}, where no input comes", f"read of {wait.target}", "monarch stack", 76)
     ended = [program for program in one.programs.values() if program.state == _ENDED]
     if not ended or wait.call not in ("read", "poll") or wait.writers is None or set(wait.writers) != {one.pid}:
+        return None
+    if any(thread.is_of_user and thread.number != one.actor.thread for thread in graph.index.procs[one.actor.proc].threads):
+        # Another thread of the program may write.
         return None
     names = ", ".join(f"{program.name} (pid {program.pid})" for program in ended[:3])
     text = f"no other process has the pipe that it reads; its program {names} has ended, and was not waited for"
