@@ -99,6 +99,29 @@ def test_held_lock_is_a_cause_after_seconds(seconds: float, count: int) -> None:
     assert not causes or "thread upload of workers (pid 100) holds a lock in p0.py:68 in _upload" in causes[0].sentence
 
 
+@pytest.mark.parametrize(
+    "holder, text",
+    [
+        (8, "thread upload of workers rank 0 (pid 100) holds a lock in p0.py:68 in _upload for which trainer rank 0 waits since 41 s"),
+        (None, "for a lock since 41 s; no thread that stands in a with statement holds it"),
+    ],
+)
+def test_locks_of_equal_ranks_are_one_cause(holder: int | None, text: str) -> None:
+    held = Frame("/srv/p0.py", 68, "Uploader._upload")
+    step = Frame("/srv/train.py", 11, "step")
+    threads = (Thread(7, "actor", (step,), True), Thread(8, "upload", (held,), True))
+    procs = [proc(f"p{rank}", rank, 8)._replace(threads=threads) for rank in range(8)]
+    actors = tuple(actor(one.uid, "trainer", rank=one.rank, size=8) for one in procs)
+    # Another thread of the last rank has the lock of its process.
+    procs[7] = procs[7]._replace(threads=(threads[0], threads[1]._replace(frames=(step,))))
+    locks = tuple(Wait(one.uid, 7, lock="7f", holder=holder, held_at=held if holder else None) for one in procs[:7])
+    other = Wait("p7", 7, lock="7f", holder=8, held_at=step)
+    causes = found(Snapshot((CLIENT, *procs), actors, (Host("a"),), (*locks, other))).causes
+    assert len(causes) == 2
+    [cause] = [one for one in causes if one.sentence.endswith(f"{text}; 6 more wait alike")]
+    assert any(fact == "the same: trainer rank 1, trainer rank 2, trainer rank 3 and 3 more" for fact, _ in cause.facts)
+
+
 def test_holder_that_goes_on_is_no_cause() -> None:
     holder = Thread(8, "upload", (Frame("/srv/p0.py", 68, "_upload"),), False)
     ill = proc("p0")
