@@ -9,11 +9,8 @@ from xml.etree import ElementTree
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.looked_at import STEP, WAITING, look, thread, worker
 
-from monarch.telemetry._stacks.flame import Counted, counted_procs, counted_report, difference, flame
-from monarch.telemetry._stacks.frames import procs_of_look
-from monarch.telemetry._stacks.merged import StackReport
+from monarch.telemetry._stacks.flame import Counted, flame
 from monarch.telemetry.errors import TelemetryError
 
 SVG = "{http://www.w3.org/2000/svg}"
@@ -29,7 +26,6 @@ class Drawn:
         assert title is not None and box is not None
         self.title = title.text or ""
         self.x, self.y, self.width = (float(box.attrib[name]) for name in ("x", "y", "width"))
-        self.fill = box.attrib["fill"]
         self.label = "" if label is None else label.text
 
 
@@ -75,11 +71,11 @@ def test_picture_is_one_file_without_scripts() -> None:
 @given(COUNTED, st.text(max_size=20))
 @settings(max_examples=100, deadline=None)
 def test_any_name_gives_xml(stacks: list[Counted], title: str) -> None:
-    for svg in (flame(stacks, title=title), difference(stacks, stacks[::2], title=title)):
-        svg.encode()
-        for one in map(Drawn, ElementTree.fromstring(svg).findall(f"{SVG}g/{SVG}g")):
-            assert one.x >= 10
-            assert one.x + one.width <= 1190.1
+    svg = flame(stacks, title=title)
+    svg.encode()
+    for one in map(Drawn, ElementTree.fromstring(svg).findall(f"{SVG}g/{SVG}g")):
+        assert one.x >= 10
+        assert one.x + one.width <= 1190.1
 
 
 @given(st.lists(st.tuples(st.lists(st.sampled_from("abc"), max_size=4), st.integers(0, 9)), max_size=12))
@@ -125,40 +121,8 @@ def test_long_names_are_shortened_to_their_width() -> None:
     assert 20 < len(found.label) < 40
 
 
-def test_difference_keeps_calls_that_are_gone() -> None:
-    found = drawn(difference([(("main", "old"), 1), (("main", "same"), 1)], [(("main", "same"), 10), (("main", "new"), 10)]))
-    assert {name: one.title.rpartition(" (")[2] for name, one in found.items()} == {
-        "all": "100.00 % before, 100.00 % after, +0.00)",
-        "main": "100.00 % before, 100.00 % after, +0.00)",
-        "same": "50.00 % before, 50.00 % after, +0.00)",
-        "old": "50.00 % before, 0.00 % after, -50.00)",
-        "new": "0.00 % before, 50.00 % after, +50.00)",
-    }
-    assert found["same"].width == pytest.approx(2 * found["old"].width, abs=1)
-    red, blue = (tuple(map(int, re.findall(r"\d+", found[name].fill))) for name in ("new", "old"))
-    assert red[0] > red[2] and blue[2] > blue[0]
-    assert found["same"].fill == found["all"].fill
-
-
-def test_difference_with_nothing_has_the_whole_width() -> None:
-    assert (
-        drawn(difference([], [(("f",), 3)]))["f"].width
-        == drawn(difference([(("f",), 3)], []))["f"].width
-        == drawn(flame([(("f",), 3)]))["f"].width
-    )
-
-
 def test_wrong_counts_and_widths_are_named() -> None:
     with pytest.raises(TelemetryError, match="ends in 'f' has the count -1"):
         flame([(("f",), -1)])
     with pytest.raises(TelemetryError, match="the width 10 is not within 320 to 4000"):
-        difference([], [], width=10)
-
-
-def test_procs_and_their_report_have_the_same_counts() -> None:
-    procs = procs_of_look(look(*(worker(rank, 3, thread(1, "actor w", STEP), thread(2, "actor v", WAITING)) for rank in range(3))))
-    expected = ("Trainer.step (train.py:33)", "Model.forward (model.py:71)")
-    assert counted_procs(procs) == [(expected, 1)] * 3
-    assert counted_report(StackReport.of(procs)) == [(expected, 3)]
-    assert len(counted_procs(procs, idle=True)) == 6
-    assert flame(counted_procs(procs)) == flame(counted_report(StackReport.of(procs)))
+        flame([], width=10)

@@ -16,7 +16,7 @@ from support.looked_at import STEP, look, proc, thread, worker
 from monarch.telemetry._stacks.frames import Frame, Local, Thread, parse_faulthandler, procs_of_look, threads_of_pyspy
 from monarch.telemetry._stacks.place import Place, parse_place
 from monarch.telemetry._stacks.ranks import parse_ranks, print_ranks, ranks_of, size
-from monarch.telemetry._stacks.result import BinaryNotFound, Failed, Ok, parse_result, result_of_proc
+from monarch.telemetry._stacks.result import BinaryNotFound, Failed, Ok, parse_result
 from monarch.telemetry.errors import TelemetryError
 
 NO_GIL = 'Thread 0x00007f01 (most recent call first):\n  File "/srv/a b.py", line 9 in hold\n  File "<string>", line ??? in <module>\n\n'
@@ -161,15 +161,6 @@ def test_malformed_result_names_the_field(document: object, culprit: str) -> Non
     with pytest.raises(TelemetryError) as caught:
         parse_result(document)
     assert culprit in str(caught.value)
-
-
-def test_stacks_read_by_their_proc_are_a_result() -> None:
-    read, silent = procs_of_look(look(worker(0, 2, thread(5, "actor w", STEP)), proc(2, "client", None, kernel="T")))
-    result = result_of_proc(read)
-    assert isinstance(result, Ok)
-    assert (result.pid, result.mode, result.stack_traces) == (1001, "gil", read.threads)
-    assert parse_result(result.to_json()) == Ok(1001, "", tuple(one._replace(active=False, owns_gil=False) for one in read.threads))
-    assert result_of_proc(silent) == Failed(1002, "", None, "stopped by a signal")
 
 
 @given(st.sets(st.integers(0, 60)))

@@ -6,8 +6,8 @@ import json
 from dataclasses import dataclass
 from typing import cast
 
-from monarch.telemetry._stacks.fields import Fields, malformed, whole
-from monarch.telemetry._stacks.frames import ProcStacks, Thread, pyspy_of_threads, threads_of_pyspy
+from monarch.telemetry._stacks.fields import Fields, malformed
+from monarch.telemetry._stacks.frames import Thread, pyspy_of_threads, threads_of_pyspy
 from monarch.telemetry.errors import TelemetryError
 
 _INSTALL = "pip install 'monarch-telemetry[stacks]' on each host, or set PYSPY_BIN to the path of py-spy"
@@ -96,10 +96,3 @@ def parse_result(document: str | bytes | object) -> Result:
         code = failed.number_or_none("exit_code", 32, signed=True)
         return Failed(failed.number("pid", 32, signed=True), failed.text("binary"), code, failed.text("stderr"))
     raise TelemetryError("malformed stacks: the document has none of Ok, BinaryNotFound and Failed")
-
-
-def result_of_proc(proc: ProcStacks) -> Ok | Failed:
-    """The stacks that a proc has read itself, in the form of py-spy's; their binary is empty."""
-    if proc.unread is not None:
-        return Failed(proc.pid, "", None, whole(proc.unread))
-    return Ok(proc.pid, "", proc.threads, (proc.note,) if proc.note else (), proc.source)
