@@ -183,9 +183,6 @@ class History:
             record = self.records[place]
             yield Operation(sender, n, record["kind"], record["mesh"], record["ranks"], place, self.ended.get((sender, n)))
 
-    def same_process(self, one: str, other: str) -> bool:
-        return one == other or (ROOT not in (one, other) and self.proc_of(rank_of(one)) == self.proc_of(rank_of(other)) is not None)
-
     # ---- required notices
 
     def missing_notices(self) -> list[str]:

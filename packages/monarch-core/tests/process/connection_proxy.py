@@ -122,9 +122,6 @@ class ConnectionProxy:
         """Makes the kernel refuse new connections."""
         self._do(self._close_listener)
 
-    def admit(self) -> None:
-        self._do(self._listen)
-
     def redirect(self, address: str) -> None:
         """Leads new connections to another port."""
         host, _, port = address.removeprefix("tcp://").rpartition(":")

@@ -79,10 +79,6 @@ class Member(Actor):
         return self.child
 
     @endpoint
-    def make_on(self, mesh):
-        return mesh.spawn("made", Member)
-
-    @endpoint
     def is_client(self):
         from monarch._core.process.current import current_process
 

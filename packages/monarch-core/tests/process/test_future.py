@@ -54,10 +54,6 @@ class Slow(Actor):
             port.send(value)
         self.ports.clear()
 
-    @endpoint
-    def stop_iteration(self) -> None:
-        raise StopIteration("value")
-
 
 class AsyncUser(Actor):
     def __init__(self, slow: Any) -> None:

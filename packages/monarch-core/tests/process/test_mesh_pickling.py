@@ -32,11 +32,6 @@ class Caller(Actor):
         return a == b, hash(a) == hash(b), a.__core__.info is b.__core__.info
 
     @endpoint
-    def put_all(self, recorder, items):
-        for item in items:
-            recorder.put.broadcast(item)
-
-    @endpoint
     def spawn_on(self, procs, start):
         counter = procs.spawn("counter", Counter, start)
         self.handles.append(counter)

@@ -124,16 +124,6 @@ class Blocked(Actor):
         return receiver.recv().get()
 
 
-class Cycle(Actor):
-    @endpoint
-    async def start(self, me, other):
-        return await other.turn.call_one(me)
-
-    @endpoint
-    async def end(self):
-        return "back"
-
-
 class ConcurrentCycle(Actor):
     from monarch.actor import concurrent_endpoint as _concurrent
 

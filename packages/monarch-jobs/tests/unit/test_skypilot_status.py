@@ -17,7 +17,6 @@ from monarch.job.skypilot.launcher import SkyPilotLauncher
 from monarch.job.skypilot.nodes import Worker, _parsed, node_names
 
 SECRET = b"s" * 32
-NO_SSH = {"config": "", "key": ""}
 
 
 class Sky:

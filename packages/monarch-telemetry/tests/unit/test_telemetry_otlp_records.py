@@ -25,7 +25,6 @@ from monarch.telemetry._tables.catalog import TABLES
 
 TRACE = 0x4BF92F3577B34DA6A3CE929D0E0E4736
 WIRE = 0x00F067AA0BA902B7
-Any_ = Any
 
 
 def batch(table: str, *rows: dict[str, Any]) -> Any:

@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 
     P = ParamSpec("P")
     R = TypeVar("R")
-    R_co = TypeVar("R_co", covariant=True)
     Propagator = str | Callable[..., Any] | None
 
     class _Decorator(Protocol):

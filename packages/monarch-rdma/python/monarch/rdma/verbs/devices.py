@@ -9,7 +9,7 @@ import os
 from typing import NamedTuple
 
 SYSFS = "/sys"
-INFINIBAND, ETHERNET, UNKNOWN = "InfiniBand", "Ethernet", "Unspecified"
+ETHERNET, UNKNOWN = "Ethernet", "Unspecified"
 # The most entries of an address table that are read; the kernel's has 1,024 in soft-RoCE, and the useful ones come first.
 _ENTRIES = 64
 _ACTIVE = 4

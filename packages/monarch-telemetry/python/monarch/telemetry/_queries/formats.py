@@ -9,13 +9,12 @@ from __future__ import annotations
 import json
 import unicodedata
 from collections.abc import Iterable, Iterator
-from typing import Any, BinaryIO, Literal, get_args
+from typing import Any, BinaryIO, Literal
 
 from monarch.telemetry._arrow import pa
 from monarch.telemetry._queries import values
 
 Format = Literal["table", "json", "jsonl", "csv", "arrow"]
-FORMATS: tuple[Format, ...] = get_args(Format)
 # The most rows for a person; --format gives the rest.
 TABLE_ROWS = 1000
 # The most columns of the terminal for a value.

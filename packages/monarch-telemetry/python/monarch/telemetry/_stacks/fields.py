@@ -53,9 +53,6 @@ class Fields:
             raise malformed(self.path(name), value, "true or false")
         return value
 
-    def flag_or_none(self, name: str) -> bool | None:
-        return self.flag(name) if name in self else None
-
     def items(self, name: str) -> list[object]:
         """The values of a list; none where the field is missing or null."""
         return items(self.path(name), self._object[name]) if name in self else []

@@ -38,7 +38,6 @@ if TYPE_CHECKING:
     from monarch.actor import Future, Port
     from monarch.tensor._protocol.frames import Site
 
-Propagation = "Callable[..., Any] | str | None"
 KINDS = ("mocked", "cached", "inspect")
 
 # Types of constants of commands; any other value of an argument is part of the definition.

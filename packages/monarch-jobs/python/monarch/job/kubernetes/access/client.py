@@ -105,15 +105,6 @@ class Cluster:
         self._object(response, Request("delete", known.resource, name, namespace), known)
         return True
 
-    def delete_all(self, kind: str, selector: str, *, propagation: str = "Background", grace: int | None = None) -> None:
-        """All that have these labels; needs the right `deletecollection`."""
-        known, namespace = self._known(kind)
-        options: Object = {"apiVersion": "v1", "kind": "DeleteOptions", "propagationPolicy": propagation}
-        if grace is not None:
-            options["gracePeriodSeconds"] = grace
-        response = self._send("DELETE", known.path(namespace), {"labelSelector": selector}, options)
-        self._object(response, Request("deletecollection", known.resource, "", namespace), known)
-
     def patch(self, kind: str, name: str, changes: Object, *, subresource: str = "", validation: str = "Strict") -> Object:
         """A JSON merge patch; `validation` "Ignore" drops fields that the server does not know."""
         known, namespace = self._known(kind)

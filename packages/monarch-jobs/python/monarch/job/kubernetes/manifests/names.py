@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 
-FIELD_MANAGER = "monarch"
 CONTAINER = "worker"
 PORT_NAME = "monarch"
 
