@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+import textwrap
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -22,6 +23,18 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     work.mkdir()
     monkeypatch.chdir(work)
     return work
+
+
+@pytest.fixture
+def program(folder: Path) -> Callable[[str], str]:
+    """Writes a program; its path."""
+
+    def written(text: str, name: str = "program.py") -> str:
+        path = folder / name
+        path.write_text(textwrap.dedent(text))
+        return str(path)
+
+    return written
 
 
 @pytest.fixture(scope="session", autouse=True)

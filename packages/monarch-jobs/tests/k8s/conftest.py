@@ -9,9 +9,8 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
-from kubernetes_jobs import host_template
+from kubernetes_jobs import Jobs, host_template
 
-import monarch.actor
 from tools.k8s.administration import Administration
 from tools.k8s.cluster import KubeCluster, missing
 
@@ -27,17 +26,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.path.is_relative_to(HERE) and item.get_closest_marker("timeout") is None:
             item.add_marker(pytest.mark.timeout(LIMIT_S))
-
-
-@pytest.fixture(scope="session", autouse=True)
-def failures_do_not_end_pytest() -> None:
-    """A failure may reach the root after the test that wanted it is over."""
-
-    def ignore(_: object) -> None:
-        pass
-
-    # The hook is never restored: the last test's failure may come when pytest is done.
-    monarch.actor.unhandled_fault_hook = ignore
 
 
 class Shared(Administration):
@@ -108,3 +96,11 @@ def namespace(cluster: KubeCluster, ended: dict[str, str], request: pytest.Fixtu
 def pod_template() -> dict[str, Any]:
     """A template whose container `worker` has this checkout and its Python, as `python` on PATH, and no command yet."""
     return host_template()
+
+
+@pytest.fixture
+def jobs(cluster: KubeCluster, namespace: str, pod_template: dict[str, Any]) -> Iterator[Jobs]:
+    made = Jobs(cluster, namespace, pod_template)
+    yield made
+    for job in made.made:
+        job.kill()

@@ -6,7 +6,6 @@ import json
 import os
 import re
 import signal
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +17,6 @@ from monarch.actor import Actor, endpoint
 from monarch.job import JobEndedError
 from monarch.job.kubernetes import KubernetesJob, launcher
 from monarch.job.kubernetes.access import connection
-from tools.k8s.cluster import KubeCluster
 
 
 class Victim(Actor):
@@ -30,14 +28,6 @@ class Victim(Actor):
             # The first process is the shell around it, and cannot be killed from inside.
             if pid != "1" and b"\0--listen\0" in Path(f"/proc/{pid}/cmdline").read_bytes():
                 os.kill(int(pid), number)
-
-
-@pytest.fixture
-def jobs(cluster: KubeCluster, namespace: str, pod_template: dict[str, Any]) -> Iterator[Jobs]:
-    made = Jobs(cluster, namespace, pod_template)
-    yield made
-    for job in made.made:
-        job.kill()
 
 
 @pytest.fixture

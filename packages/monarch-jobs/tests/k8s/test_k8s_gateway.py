@@ -5,14 +5,10 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 from kubernetes_jobs import Jobs
-
-from tools.k8s.cluster import KubeCluster
 
 _CLIENT = """
 import json
@@ -54,14 +50,6 @@ print(json.dumps({
 }), flush=True)
 job.kill()
 """
-
-
-@pytest.fixture
-def jobs(cluster: KubeCluster, namespace: str, pod_template: dict[str, Any]) -> Iterator[Jobs]:
-    made = Jobs(cluster, namespace, pod_template)
-    yield made
-    for job in made.made:
-        job.kill()
 
 
 def test_lost_gateway_pod_alone_is_replaced(jobs: Jobs, tmp_path: Path) -> None:

@@ -21,16 +21,7 @@ from monarch.job._job.trait import reconnect
 from monarch.job.kubernetes import KubernetesJob
 from monarch.job.kubernetes.manifests import install
 from tools.external_process import Adder, call_elsewhere, use_hosts
-from tools.k8s.cluster import KubeCluster
 from tools.project import ROOT
-
-
-@pytest.fixture
-def jobs(cluster: KubeCluster, namespace: str, pod_template: dict[str, Any]) -> Iterator[Jobs]:
-    made = Jobs(cluster, namespace, pod_template)
-    yield made
-    for job in made.made:
-        job.kill()
 
 
 @pytest.mark.parametrize("workload", ["job", "statefulset"])

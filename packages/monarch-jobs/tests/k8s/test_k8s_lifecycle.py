@@ -7,7 +7,6 @@ import re
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,14 +20,6 @@ from monarch.job._files.state_file import DEFAULT_JOB_PATH
 from monarch.job.kubernetes import KubeConfig, KubernetesJob
 from monarch.job.testing import conformance
 from tools.k8s.cluster import KubeCluster
-
-
-@pytest.fixture
-def jobs(cluster: KubeCluster, namespace: str, pod_template: dict[str, Any]) -> Iterator[Jobs]:
-    made = Jobs(cluster, namespace, pod_template)
-    yield made
-    for job in made.made:
-        job.kill()
 
 
 def test_conformance(jobs: Jobs) -> None:

@@ -1,13 +1,24 @@
-"""Failures that reach the root after a test do not end pytest."""
+"""Jobs that end with their test."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from typing import Any
+
 import pytest
 
-import monarch.actor
+from monarch.job import JobTrait
 
 
-@pytest.fixture(scope="session", autouse=True)
-def failures_do_not_end_pytest() -> None:
-    # The hook is never restored: the last test's failure may come when pytest is done.
-    monarch.actor.unhandled_fault_hook = lambda failure: None
+@pytest.fixture
+def ended() -> Iterator[Callable[[Any], Any]]:
+    """Kills what a test has made, when it is over."""
+    made: list[JobTrait] = []
+
+    def remember(job: Any) -> Any:
+        made.append(job)
+        return job
+
+    yield remember
+    for job in made:
+        job.kill()

@@ -36,20 +36,6 @@ class Where(Actor):
         return os.environ.get(name)
 
 
-@pytest.fixture
-def ended() -> Iterator[Callable[[JobTrait], Any]]:
-    """Kills what a test has made, when it is over."""
-    made: list[JobTrait] = []
-
-    def remember(job: Any) -> Any:
-        made.append(job)
-        return job
-
-    yield remember
-    for job in made:
-        job.kill()
-
-
 def test_packages_found_by_sys_path_suffice() -> None:
     code = """
 from monarch.job import ProcessJob

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -25,20 +25,6 @@ with open("notes", "a") as file:
     file.write(f"{os.environ['RANK']}/{os.environ['WORLD_SIZE']}\\n")
 """
 COMMAND = ["torchrun", "--nproc-per-node=2", "train.py"]
-
-
-@pytest.fixture
-def ended() -> Iterator[Callable[[Any], Any]]:
-    """Kills what a test has made, when it is over."""
-    made: list[JobTrait] = []
-
-    def remember(job: Any) -> Any:
-        made.append(job)
-        return job
-
-    yield remember
-    for job in made:
-        job.kill()
 
 
 def notes(folder: Path) -> list[str]:

@@ -9,16 +9,8 @@ from pathlib import Path
 
 import pytest
 
-import monarch.actor
 from tools.project import ROOT
 from tools.sshd.hosts import SshHosts, missing
-
-
-@pytest.fixture(scope="session", autouse=True)
-def failures_do_not_end_pytest() -> None:
-    """A failure may reach the root after the test that wanted it is over."""
-    # The hook is never restored: the last test's failure may come when pytest is done.
-    monarch.actor.unhandled_fault_hook = lambda failure: None
 
 
 @pytest.fixture

@@ -1,8 +1,7 @@
-"""Programs of ranks, and a run of them on this machine."""
+"""A run of a program on this machine."""
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,18 +10,6 @@ import pytest
 
 from monarch.actor import this_host
 from monarch.spmd import SPMDRun, run
-
-
-@pytest.fixture
-def program(folder: Path) -> Callable[[str], str]:
-    """Writes a program; its path."""
-
-    def written(text: str, name: str = "program.py") -> str:
-        path = folder / name
-        path.write_text(textwrap.dedent(text))
-        return str(path)
-
-    return written
 
 
 @pytest.fixture

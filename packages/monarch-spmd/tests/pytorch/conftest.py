@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import textwrap
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -24,15 +22,3 @@ def torch_python() -> Path:
 def torch_env(torch_python: Path) -> dict[str, str]:
     """What a rank needs in its environment to import PyTorch."""
     return {"PYTHONPATH": str(side_venv.site_packages(torch_python))}
-
-
-@pytest.fixture
-def program(folder: Path) -> Callable[[str], str]:
-    """Writes a program; its path."""
-
-    def written(text: str, name: str = "program.py") -> str:
-        path = folder / name
-        path.write_text(textwrap.dedent(text))
-        return str(path)
-
-    return written
