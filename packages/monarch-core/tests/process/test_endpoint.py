@@ -7,6 +7,7 @@ import threading
 from typing import Any
 
 import pytest
+from answering_actors import BOTH, Async, Sync
 
 from monarch.actor import (
     Accumulator,
@@ -44,110 +45,6 @@ class Unloadable:
 
 def _refuse() -> Any:
     raise LookupError("cannot be loaded here")
-
-
-class Sync(Actor):
-    def __init__(self) -> None:
-        self.items: list[Any] = []
-        self.ports: list[Port[Any]] = []
-        self.refused: str | None = None
-
-    @endpoint
-    def rank(self) -> int:
-        return current_rank().rank
-
-    @endpoint
-    def put(self, item: Any, /, times: int = 1, *, twice: bool = False) -> list[Any]:
-        self.items += [item] * times * (2 if twice else 1)
-        return self.items
-
-    @endpoint
-    def change(self, items: list[int]) -> list[int]:
-        items.append(99)
-        return items
-
-    @endpoint
-    def fail(self, text: str) -> None:
-        raise ValueError(text)
-
-    @endpoint
-    def fail_on(self, *ranks: int) -> int:
-        rank = current_rank().rank
-        if rank in ranks:
-            raise ValueError(f"rank {rank}")
-        return rank
-
-    @endpoint
-    def exit_on(self, rank: int) -> int:
-        if current_rank().rank == rank:
-            raise SystemExit(3)
-        return current_rank().rank
-
-    @endpoint(explicit_response_port=True)
-    def later(self, port: Port[int], n: int) -> str:
-        self.ports.append(port)
-        return "ignored"
-
-    @endpoint
-    def answer_now(self, value: int) -> None:
-        for port in self.ports:
-            port.send(value)
-        self.ports.clear()
-
-    def plain(self) -> int:
-        return 1
-
-
-class Async(Actor):
-    def __init__(self) -> None:
-        self.items: list[Any] = []
-        self.ports: list[Port[Any]] = []
-        self.refused: str | None = None
-
-    @endpoint
-    async def rank(self) -> int:
-        return current_rank().rank
-
-    @endpoint
-    async def put(self, item: Any, /, times: int = 1, *, twice: bool = False) -> list[Any]:
-        self.items += [item] * times * (2 if twice else 1)
-        return self.items
-
-    @endpoint
-    async def change(self, items: list[int]) -> list[int]:
-        items.append(99)
-        return items
-
-    @endpoint
-    async def fail(self, text: str) -> None:
-        raise ValueError(text)
-
-    @endpoint
-    async def fail_on(self, *ranks: int) -> int:
-        rank = current_rank().rank
-        if rank in ranks:
-            raise ValueError(f"rank {rank}")
-        return rank
-
-    @endpoint
-    async def exit_on(self, rank: int) -> int:
-        if current_rank().rank == rank:
-            raise SystemExit(3)
-        return current_rank().rank
-
-    @endpoint(explicit_response_port=True)
-    async def later(self, port: Port[int], n: int) -> str:
-        self.ports.append(port)
-        return "ignored"
-
-    @endpoint
-    async def answer_now(self, value: int) -> None:
-        for port in self.ports:
-            port.send(value)
-        self.ports.clear()
-
-
-BOTH = pytest.mark.parametrize("cls", [Sync, Async])
 
 
 @pytest.fixture

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import threading
 from typing import Any
 
 import pytest
+from answering_actors import BOTH, Sync
 
-from monarch.actor import Accumulator, Actor, Channel, Port, SupervisionError, current_rank, endpoint, send, this_host
+from monarch.actor import Accumulator, Channel, SupervisionError, send, this_host
 
 pytestmark = pytest.mark.usefixtures("fresh")
 
@@ -17,133 +17,6 @@ def procs(faults):
     mesh = this_host().spawn_procs(per_host={"gpus": 3})
     yield mesh
     mesh.stop().get()
-
-
-def own_class() -> Any:
-    class Stubborn(Exception):
-        def __reduce__(self) -> Any:
-            raise TypeError("stays here")
-
-    return Stubborn
-
-
-class Sync(Actor):
-    def __init__(self) -> None:
-        self.items: list[Any] = []
-        self.ports: list[Port[Any]] = []
-        self.refused: str | None = None
-
-    @endpoint
-    def rank(self) -> int:
-        return current_rank().rank
-
-    @endpoint
-    def fail(self, text: str) -> None:
-        raise ValueError(text)
-
-    @endpoint(explicit_response_port=True)
-    def later(self, port: Port[int], n: int) -> str:
-        self.ports.append(port)
-        return "ignored"
-
-    @endpoint
-    def answer_now(self, value: int) -> None:
-        for port in self.ports:
-            port.send(value)
-        self.ports.clear()
-
-    @endpoint(explicit_response_port=True)
-    def from_thread(self, port: Port[int], n: int) -> None:
-        threading.Thread(target=port.send, args=(n + current_rank().rank,)).start()
-
-    @endpoint(explicit_response_port=True)
-    def fail_through_port(self, port: Port[int]) -> None:
-        port.exception(KeyError("through the port"))
-
-    @endpoint(explicit_response_port=True)
-    def fail_with_own_class(self, port: Port[int]) -> None:
-        port.exception(own_class()("only here"))
-
-    @endpoint(explicit_response_port=True)
-    def pass_on(self, port: Port[Any], other: Any) -> None:
-        other.deliver.broadcast(port, current_rank().rank)
-
-    @endpoint
-    def deliver(self, port: Port[Any], value: Any) -> None:
-        port.send(("delivered", value))
-
-    @endpoint(explicit_response_port=True)
-    def twice(self, port: Port[int]) -> None:
-        port.send(1)
-        try:
-            port.send(2)
-        except RuntimeError as e:
-            self.refused = str(e)
-
-    @endpoint
-    def refusal(self) -> str | None:
-        return self.refused
-
-
-class Async(Actor):
-    def __init__(self) -> None:
-        self.items: list[Any] = []
-        self.ports: list[Port[Any]] = []
-        self.refused: str | None = None
-
-    @endpoint
-    async def rank(self) -> int:
-        return current_rank().rank
-
-    @endpoint
-    async def fail(self, text: str) -> None:
-        raise ValueError(text)
-
-    @endpoint(explicit_response_port=True)
-    async def later(self, port: Port[int], n: int) -> str:
-        self.ports.append(port)
-        return "ignored"
-
-    @endpoint
-    async def answer_now(self, value: int) -> None:
-        for port in self.ports:
-            port.send(value)
-        self.ports.clear()
-
-    @endpoint(explicit_response_port=True)
-    async def from_thread(self, port: Port[int], n: int) -> None:
-        threading.Thread(target=port.send, args=(n + current_rank().rank,)).start()
-
-    @endpoint(explicit_response_port=True)
-    async def fail_through_port(self, port: Port[int]) -> None:
-        port.exception(KeyError("through the port"))
-
-    @endpoint(explicit_response_port=True)
-    async def fail_with_own_class(self, port: Port[int]) -> None:
-        port.exception(own_class()("only here"))
-
-    @endpoint(explicit_response_port=True)
-    async def pass_on(self, port: Port[Any], other: Any) -> None:
-        other.deliver.broadcast(port, current_rank().rank)
-
-    @endpoint
-    async def deliver(self, port: Port[Any], value: Any) -> None:
-        port.send(("delivered", value))
-
-    @endpoint(explicit_response_port=True)
-    async def twice(self, port: Port[int]) -> None:
-        port.send(1)
-        try:
-            port.send(2)
-        except RuntimeError as e:
-            self.refused = str(e)
-
-    @endpoint
-    async def refusal(self) -> str | None:
-        return self.refused
-
-
-BOTH = pytest.mark.parametrize("cls", [Sync, Async])
 
 
 @pytest.fixture
