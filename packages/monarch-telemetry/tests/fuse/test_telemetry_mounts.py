@@ -11,14 +11,7 @@ import os, subprocess, sys
 import monarch.telemetry as telemetry
 from monarch.actor import this_host
 from monarch.fs import mount
-
-def rows(sql):
-    return [tuple(row.values()) for row in telemetry.query(sql).to_pylist()]
-
-def until(sql, wanted):
-    while (found := rows(sql)) != wanted:  # polls: rows come with a look
-        continue
-    return found
+from observed_job import rows, until
 
 telemetry.start()
 source, target = os.path.abspath("source"), os.path.abspath("mounted")

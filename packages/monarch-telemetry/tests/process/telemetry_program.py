@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -19,6 +20,7 @@ def shown(text: str, within: float = _MOST) -> list[str]:
     """The marked lines of a program that ends with exit code 0, within so many seconds and without warnings."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "program.py"
+        shutil.copy(Path(__file__).with_name("observed_job.py"), folder)
         # Processes of the job write to the same pipe: a marked line starts with a new line, which ends any text before it.
         path.write_text(text.replace('print("=",', 'print("\\n=",') + _LEAVE, encoding="utf-8")
         done = subprocess.run(

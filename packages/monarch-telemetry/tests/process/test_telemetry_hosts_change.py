@@ -17,6 +17,7 @@ from monarch.actor.testing import local_hosts
 from monarch.telemetry._collector.options import Options
 from monarch.telemetry._engine.engine import Engine
 from monarch.telemetry._engine.one_host import OneHost
+from observed_job import stop
 
 monarch.actor.unhandled_fault_hook = lambda failure: None
 MARKS = "SELECT * FROM events WHERE name = 'mark'"
@@ -55,12 +56,6 @@ def until_named(engine, name):
         found = marks(engine)
         if any(name in text for batch in found for text in batch.column("fields_json").to_pylist()):
             return found
-
-def stop(pid):
-    os.kill(pid, signal.SIGSTOP)
-    # A thread of it has to run to take the signal, which others may precede on a busy machine.
-    while Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "T":  # polls: the kernel reports it to the parent only
-        continue
 
 def agent_of(pid):
     for _ in range(2):

@@ -32,6 +32,7 @@ VERB = '''
 import sys
 from monarch.telemetry import _cli_capture as verbs
 from monarch.telemetry._export import whole_tables
+from observed_job import stop
 whole_tables.LARGE = whole_tables.LARGE._replace(seconds=SECONDS)
 sys.exit(verbs.capture.main(sys.argv[1:], standalone_mode=False))
 '''
@@ -44,12 +45,6 @@ class Marker(Actor):
 
 def parent(pid):
     return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
-
-def stop(pid):
-    os.kill(pid, signal.SIGSTOP)
-    # A thread of it has to run to take the signal, which others may precede on a busy machine.
-    while Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "T":  # polls: the kernel reports it to the parent only
-        continue
 
 def writes(capture):
     # Whether it has the file open that will have the name.

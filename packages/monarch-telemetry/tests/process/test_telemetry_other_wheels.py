@@ -11,15 +11,6 @@ import monarch.telemetry as telemetry
 from monarch.actor import Actor, endpoint, this_host
 
 monarch.actor.unhandled_fault_hook = lambda failure: None
-
-def rows(sql):
-    return [tuple(row.values()) for row in telemetry.query(sql).to_pylist()]
-
-def until(sql, wanted):
-    # What another process records is there soon, and a test that waits for what never comes is ended by its time limit.
-    while (found := rows(sql)) != wanted:  # polls: rows come with a look
-        continue
-    return found
 """
 
 
@@ -30,6 +21,7 @@ def shown(text: str) -> list[str]:
 def test_buffers_between_two_procs_have_rows():
     assert shown("""
 from monarch.rdma import RDMAAction, RDMABuffer, RDMAReleasedError
+from observed_job import rows, until
 
 class Owner(Actor):
     @endpoint

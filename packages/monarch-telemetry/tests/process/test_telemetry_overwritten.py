@@ -10,6 +10,7 @@ from pathlib import Path
 import monarch.actor
 import monarch.telemetry as telemetry
 from monarch.actor import Actor, endpoint, this_host
+from observed_job import rows, stop, until
 
 monarch.actor.unhandled_fault_hook = lambda failure: None
 BURST = 40_000
@@ -31,20 +32,6 @@ class Worker(Actor):
         # Each event has a text, of which a ring has less room than of events.
         for number in range(BURST):
             telemetry.record("burst", number=number)
-
-def stop(pid):
-    os.kill(pid, signal.SIGSTOP)
-    while Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "T":  # polls: the kernel reports it to the parent only
-        continue
-
-def rows(sql):
-    return [tuple(row.values()) for row in telemetry.query(sql).to_pylist()]
-
-def until(sql, wanted):
-    # What another process records is there soon, and a test that waits for what never comes is ended by its time limit.
-    while (found := rows(sql)) != wanted:
-        logging.getLogger("test").debug("%s", found)
-    return found
 
 running = telemetry.start(snapshot_interval_secs=0.5)
 collector = running.asking.hosts[0].pid

@@ -11,6 +11,7 @@ import monarch.actor
 import monarch.telemetry as telemetry
 from monarch.actor import Actor, ActorError, SupervisionError, endpoint, get_meter, span, this_host
 from monarch.actor.testing import local_hosts
+from observed_job import rows, stop, until
 
 monarch.actor.unhandled_fault_hook = lambda failure: None
 
@@ -36,22 +37,6 @@ class Worker(Actor):
     @endpoint
     def pid(self) -> int:
         return os.getpid()
-
-def stop(pid):
-    os.kill(pid, signal.SIGSTOP)
-    # A thread of it has to run to take the signal, which others may precede on a busy machine.
-    while Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "T":  # polls: the kernel reports it to the parent only
-        continue
-
-def rows(sql, running=None):
-    table = telemetry.query(sql) if running is None else running.engine.query(sql)
-    return [tuple(row.values()) for row in table.to_pylist()]
-
-def until(sql, wanted):
-    # What another process records is there soon, and a test that waits for what never comes is ended by its time limit.
-    while (found := rows(sql)) != wanted:
-        logging.getLogger("test").debug("%s", found)
-    return found
 
 workers = this_host().spawn_procs({"gpus": 2}, name="workers")
 worker = workers.spawn("worker", Worker)
@@ -224,7 +209,7 @@ for _ in range(5):
 print("=", rows("SELECT count(*) FROM messages"), rows("SELECT count(*) FROM sent_messages"))
 running.stop().get()
 worker.step.call(1).get()
-print("=", rows("SELECT count(*) FROM messages", running))
+print("=", running.engine.query("SELECT count(*) AS n FROM messages").to_pylist())
 try:
     telemetry.query("SELECT 1")
 except telemetry.TelemetryError as error:
@@ -233,7 +218,7 @@ again = telemetry.start()
 worker.step.call(1).get()
 until("SELECT count(*) FROM messages", [(2,)])
 print("= again")
-""") == ["[(0,)] [(0,)]", "[(0,)]", "telemetry is not enabled in this process", "again"]
+""") == ["[(0,)] [(0,)]", "[{'n': 0}]", "telemetry is not enabled in this process", "again"]
 
 
 def test_killed_collector_is_replaced_and_its_loss_stated():

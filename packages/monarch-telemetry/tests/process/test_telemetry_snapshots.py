@@ -17,6 +17,7 @@ from monarch.actor import Actor, SupervisionError, endpoint, this_host
 from monarch.actor.testing import local_hosts
 from monarch.telemetry._queries.catalog import load
 from monarch.telemetry._agents.status import status
+from observed_job import rows, until
 
 monarch.actor.unhandled_fault_hook = lambda failure: None
 
@@ -44,15 +45,6 @@ class Worker(Actor):
     @endpoint
     def die(self) -> None:
         os.kill(os.getpid(), signal.SIGKILL)
-
-def rows(sql):
-    return [tuple(row.values()) for row in telemetry.query(sql).to_pylist()]
-
-def until(sql, wanted):
-    # What another process records is there soon, and a test that waits for what never comes is ended by its time limit.
-    while (found := rows(sql)) != wanted:
-        logging.getLogger("test").debug("%s", found)
-    return found
 
 def snapshots(more):
     # This many more than there are now.

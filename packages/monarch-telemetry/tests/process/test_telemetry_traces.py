@@ -9,6 +9,7 @@ import json, logging, os, sys
 import monarch.telemetry as telemetry
 from monarch.actor import Actor, ActorError, endpoint, span, this_host
 from monarch.extension.trace import TraceContext, trace_context, use_trace
+from observed_job import rows, until
 
 class Stage(Actor):
     def __init__(self, following=None):
@@ -30,15 +31,6 @@ class Stage(Actor):
     @endpoint
     async def fail(self) -> None:
         raise ValueError("no such row")
-
-def rows(sql):
-    return [tuple(row.values()) for row in telemetry.query(sql).to_pylist()]
-
-def until(sql, wanted):
-    # What another process records is there soon, and a test that waits for what never comes is ended by its time limit.
-    while (found := rows(sql)) != wanted:
-        logging.getLogger("test").debug("%s", found)
-    return found
 
 def procs(name, count):
     return this_host().spawn_procs({"n": count}, name=name)

@@ -13,6 +13,7 @@ import monarch.telemetry as telemetry
 from monarch.actor import Actor, endpoint, this_host
 from monarch.telemetry._http.http_client import HttpClient
 from monarch.telemetry.errors import TelemetryError
+from observed_job import stop
 
 os.environ["MONARCH_HOME"] = str(Path.cwd() / "home")
 
@@ -28,12 +29,6 @@ class Worker(Actor):
     @endpoint
     def total(self) -> int:
         return self.sum
-
-def stop(pid):
-    os.kill(pid, signal.SIGSTOP)
-    # A thread of it has to run to take the signal, which others may precede on a busy machine.
-    while Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "T":  # polls: the kernel reports it to the parent only
-        continue
 
 def rows(sql, timeout=None):
     return [tuple(row.values()) for row in telemetry.query(sql, timeout=timeout).to_pylist()]
