@@ -50,8 +50,7 @@ workers, trust = json.loads(os.environ["TEST_HOSTS"])
 hosts = attach_to_workers(workers=workers, **trust)
 here = this_host().spawn_procs({"procs": 2}).spawn("here", Echo)
 there = hosts.spawn_procs().spawn("there", Echo)
-if os.environ.get("TEST_DEBUGGER"):
-    debug_controller().serve.call_one().get()
+debug_controller().serve.call_one().get()
 say(f"handle {pickle.dumps(here.slice(procs=0)).hex()}")
 n = 0
 while signal.SIGUSR1 not in signal.sigpending():
@@ -66,11 +65,11 @@ say("over")
 
 
 class Job:
-    """A script that calls actors of its own host and of two others until it is ended."""
+    """A script that calls actors of its own host and of two others until it is ended, and serves the debugger."""
 
-    def __init__(self, workers: Workers, **env: str) -> None:
+    def __init__(self, workers: Workers) -> None:
         self.workers = workers
-        env = {"TEST_HOSTS": json.dumps([workers.addresses, workers.trust()]), **env}
+        env = {"TEST_HOSTS": json.dumps([workers.addresses, workers.trust()]), "MONARCH_DEBUG_SERVER_PORT": "0"}
         self.script = Script(JOB, env=env, warnings=("-W", "error", "-W", "ignore::UserWarning"))
         self.handle = self.script.until("handle").split()[1]
         self.goes_on()
@@ -109,14 +108,46 @@ class Job:
 
 
 @contextlib.contextmanager
-def job(kind: str = "tls", **env: str) -> Iterator[Job]:
+def job(kind: str) -> Iterator[Job]:
     with Workers(2, kind) as workers:
-        made = Job(workers, **env)
+        made = Job(workers)
         try:
             yield made
             made.end()
         finally:
             made.script.close()
+
+
+class Jobs:
+    """A job of each kind, which serves one test after another. The job of a failed test serves no other."""
+
+    def __init__(self) -> None:
+        self._running: dict[str, tuple[contextlib.ExitStack, Job]] = {}
+
+    @contextlib.contextmanager
+    def use(self, kind: str = "tls") -> Iterator[Job]:
+        if kind not in self._running:
+            stack = contextlib.ExitStack()
+            self._running[kind] = stack, stack.enter_context(job(kind))
+        stack, made = self._running[kind]
+        try:
+            yield made
+        except BaseException as e:
+            del self._running[kind]
+            stack.__exit__(type(e), e, e.__traceback__)
+            raise
+
+    def end(self) -> None:
+        with contextlib.ExitStack() as all_of_them:
+            for stack, _ in self._running.values():
+                all_of_them.enter_context(stack)
+
+
+@pytest.fixture(scope="module")
+def jobs() -> Iterator[Jobs]:
+    made = Jobs()
+    yield made
+    made.end()
 
 
 def of_client(made: Job) -> list[str]:
@@ -144,12 +175,12 @@ def control_sockets(pid: int) -> list[str]:
 
 
 LISTENERS = [
-    pytest.param(of_client, "tls", {}, id="control socket of the client"),
-    pytest.param(of_worker, "tls", {}, id="control socket of an agent"),
-    pytest.param(of_worker_address, "abstract", {}, id="unix address of a worker"),
-    pytest.param(of_worker_port, "tls", {}, id="port of a worker"),
-    pytest.param(of_worker_port, "insecure", {}, id="port of a worker without encryption"),
-    pytest.param(of_debugger, "tls", {"TEST_DEBUGGER": "1", "MONARCH_DEBUG_SERVER_PORT": "0"}, id="port of the debugger"),
+    pytest.param(of_client, "tls", id="control socket of the client"),
+    pytest.param(of_worker, "tls", id="control socket of an agent"),
+    pytest.param(of_worker_address, "abstract", id="unix address of a worker"),
+    pytest.param(of_worker_port, "tls", id="port of a worker"),
+    pytest.param(of_worker_port, "insecure", id="port of a worker without encryption"),
+    pytest.param(of_debugger, "tls", id="port of the debugger"),
 ]
 
 
@@ -167,9 +198,9 @@ def told(events: list[dict[str, Any]]) -> int:
     return sum(event.get("count", 1) for event in events)
 
 
-@pytest.mark.parametrize(("listeners", "kind", "env"), LISTENERS)
-def test_flood_of_a_listener_harms_no_job(listeners: Callable[[Job], list[str]], kind: str, env: dict[str, str], uid: int | None):
-    with job(kind, **env) as made, contextlib.ExitStack() as stack:
+@pytest.mark.parametrize(("listeners", "kind"), LISTENERS)
+def test_flood_of_a_listener_harms_no_job(jobs: Jobs, listeners: Callable[[Job], list[str]], kind: str, uid: int | None):
+    with jobs.use(kind) as made, contextlib.ExitStack() as stack:
         addresses = listeners(made)
         assert addresses
         floods = [stack.enter_context(ListenerFlood(k, address, uid)) for address in addresses for k in FLOOD]
@@ -183,8 +214,8 @@ def test_flood_of_a_listener_harms_no_job(listeners: Callable[[Job], list[str]],
 
 @pytest.mark.parametrize("count", [SILENT, 500])
 @pytest.mark.parametrize("listeners", [of_client, of_worker])
-def test_silent_connections_shut_out_no_process(listeners: Callable[[Job], list[str]], count: int):
-    with job() as made, contextlib.ExitStack() as stack:
+def test_silent_connections_shut_out_no_process(jobs: Jobs, listeners: Callable[[Job], list[str]], count: int):
+    with jobs.use() as made, contextlib.ExitStack() as stack:
         (address,) = listeners(made)
         flood = stack.enter_context(ListenerFlood("silent", address, count=count))
         made.serves()
