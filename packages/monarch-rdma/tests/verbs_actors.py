@@ -33,6 +33,10 @@ class VerbsOwner(Owner):
 
 class VerbsReader(Reader):
     @endpoint
+    def fail(self):
+        raise SystemExit(3)
+
+    @endpoint
     def ready(self, buffer):
         connection = fabric().peer(buffer.__core__.parts()[2]).connection
         return connection.ready
