@@ -8,9 +8,11 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Iterator, Sequence
@@ -76,9 +78,21 @@ def _end(job: subprocess.Popen[str]) -> None:
 
 def diagnosed(fault: Fault) -> Row:
     """Runs a program, waits until its fault can be seen, and diagnoses it once."""
-    with running(fault) as job:
-        time.sleep(fault.after)  # sleeps: the time that the fault needs
-        return look(fault, job)
+    before = _folders()
+    try:
+        with running(fault) as job:
+            time.sleep(fault.after)  # sleeps: the time that the fault needs
+            return look(fault, job)
+    finally:
+        # The program may have been killed.
+        for folder in _folders() - before:
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def _folders() -> set[Path]:
+    """The folders that programs have made, but for those where a file system is mounted: it may be one that does not answer."""
+    mounts = Path("/proc/self/mountinfo").read_text(encoding="utf-8")
+    return {one for at in (tempfile.gettempdir(), "/var/tmp") for one in Path(at).glob("faults-*") if f" {one} " not in mounts}
 
 
 def look(fault: Fault, job: Running) -> Row:
