@@ -131,6 +131,20 @@ def test_variables_that_an_interpreter_reads_when_it_starts(monkeypatch):
         assert look(actor, "sys.flags.hash_randomization") == 0
 
 
+@pytest.mark.parametrize("name", ["CHOSEN", "PYTHON_CHOSEN"])
+def test_variable_that_is_no_utf8_reaches_procs(name):
+    # A Latin-1 text, which Python has with a surrogate. Variables of the second name make a fresh interpreter.
+    done = run(
+        f"""
+        from mesh_actors import Probe
+        from monarch.actor import this_host
+        print(ascii(this_host().spawn_procs().spawn("probe", Probe).evaluate.call_one("__import__('os').environ[{name!r}]").get()))
+        """,
+        env={name: "caf\udce9"},
+    )
+    assert lines(done.stdout) == [r"'caf\udce9'"]
+
+
 def test_start_variable_set_before_the_first_spawn_counts():
     done = run("""
         import os

@@ -29,6 +29,19 @@ def changed(changes: Mapping[str, str | None] | None) -> dict[str, str]:
     return {name: value for name, value in {**os.environ, **changes}.items() if value is not None}
 
 
+def native_variables() -> dict[str, str]:
+    """The variables of this process without those that are not UTF-8, which native code does not take. A spawn sends these to the procs."""
+    return {name: value for name, value in os.environ.items() if _is_utf8(name) and _is_utf8(value)}
+
+
+def _is_utf8(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
 def start_variables(changes: Mapping[str, str | None] | None = None) -> dict[str, str]:
     """The start variables of this process, after changes if there are any."""
     return {name: value for name, value in changed(changes).items() if is_start_variable(name)}

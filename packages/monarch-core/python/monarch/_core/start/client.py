@@ -9,7 +9,7 @@ from monarch._core._native import Process as NativeProcess
 from monarch._core._native import block_if_exiting
 from monarch._core.config import config
 from monarch._core.process.current import has_exited
-from monarch._core.process.environment import host_name
+from monarch._core.process.environment import host_name, native_variables
 from monarch._core.process.identity import new_uid
 
 TYPE_CHECKING = False
@@ -27,7 +27,7 @@ def start_client(uid: int = 0) -> LocalProcess:
         raise RuntimeError("the Monarch client of this process has been shut down and cannot be started again")
     _open_standard_descriptors()
     tail = config.value("tail_log_lines")
-    native = NativeProcess.client(uid or new_uid(), host_name(), zygote_command(), list(os.environ.items()), tail, _consoles())
+    native = NativeProcess.client(uid or new_uid(), host_name(), zygote_command(), list(native_variables().items()), tail, _consoles())
     native.warm_up()
     try:
         # The zygote starts during the other imports, which saves 10 ms.

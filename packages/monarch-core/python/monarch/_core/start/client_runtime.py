@@ -14,7 +14,7 @@ from monarch._core.config import duration as _duration
 from monarch._core.process import log_directory as _log_directory
 from monarch._core.process import recorder, runtime_log, stacks
 from monarch._core.process.current import set_process
-from monarch._core.process.environment import host_name, is_main_thread, start_variables
+from monarch._core.process.environment import host_name, is_main_thread, is_start_variable, native_variables
 from monarch._core.process.interrupt import listen
 from monarch._core.process.process import LocalProcess
 from monarch._core.start.housekeeping import run_client
@@ -31,7 +31,7 @@ del _duration, _failure_imports, _log_directory
 def begin(native: NativeProcess) -> LocalProcess:
     """Makes this process the client, on its native node."""
     process = LocalProcess(native, host_name(), "client")
-    process.place.start_variables = start_variables()
+    process.place.start_variables = {name: value for name, value in native_variables().items() if is_start_variable(name)}
     try:
         start_new_thread(run_client, (process,))
     except RuntimeError as e:
