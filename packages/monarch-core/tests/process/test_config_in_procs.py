@@ -71,6 +71,19 @@ def test_environment_wins_over_what_is_pushed():
     assert lines(done.stdout) == ["5s 5s", "8s 8s"]
 
 
+def test_bad_variable_is_reported_only_by_client():
+    done = run(
+        """
+        from mesh_actors import Probe
+        from monarch.actor import this_host
+        this_host().spawn_procs({"gpus": 2}).spawn("probe", Probe).setting.call("tail_log_lines").get()
+        """,
+        env={"MONARCH_TAIL_LOG_LINES": "many"},
+    )
+    (line,) = lines(done.stderr)
+    assert line.startswith("environment variable MONARCH_TAIL_LOG_LINES is ignored: ")
+
+
 def test_setting_of_a_proc_reaches_its_own_procs():
     with configured(cleanup_timeout="4s", stop_grace_period="6s"):
         mesh = this_host().spawn_procs()

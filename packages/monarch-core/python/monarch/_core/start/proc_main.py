@@ -131,8 +131,9 @@ def run(body: bytes, link: int, apply_changes: Callable[[], None] | None = None,
     from monarch._core.start.housekeeping import Housekeeping
 
     read_modules_unbuffered()
-    config.reload_config_from_env()
+    # From the first value that the client has sent, complaints about the environment are the client's, or those of the agent of this host.
     config.apply_pushed(setup["config"])
+    config.reload_config_from_env()
     native = NativeProcess.proc(uid, agent, link, recorder.wanted())
     state, _, _ = setup["mesh"]
     if forked:
