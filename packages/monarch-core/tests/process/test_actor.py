@@ -205,6 +205,30 @@ def test_mixed_endpoints_are_refused(procs):
             procs.spawn("mixed", cls)
 
 
+def test_generator_endpoints_are_refused(procs):
+    class Plain(Actor):
+        @endpoint
+        def values(self) -> Any:
+            yield 1
+
+    class Async(Actor):
+        @endpoint
+        async def first(self) -> None: ...
+
+        @endpoint
+        async def values(self) -> Any:
+            yield 1
+
+    class WithPort(Actor):
+        @endpoint(explicit_response_port=True)
+        def values(self, port: Any) -> Any:
+            yield port.send(1)
+
+    for cls in (Plain, Async, WithPort):
+        with pytest.raises(ValueError, match=rf"{cls.__name__}\.values is a generator, but an endpoint has one answer"):
+            procs.spawn("generating", cls)
+
+
 @pytest.mark.parametrize("hook", ["__cleanup__", "__supervise__", "_handle_undeliverable_message"])
 def test_async_hook_of_sync_actor_is_refused(procs, hook):
     async def run(self, *_: Any) -> None: ...
@@ -279,7 +303,12 @@ def test_other_attributes_are_not_endpoints(procs, cls):
 def test_plain_attributes_are_not_endpoints_either(procs):
     handle = procs.spawn("worker", Sync)
     assert isinstance(handle.constant, NotAnEndpoint)
-    assert isinstance(handle.nothing, NotAnEndpoint)
+    assert repr(handle.constant) == "<NotAnEndpoint Sync.constant>"
+
+
+def test_endpoint_of_a_handle_shows_its_name(procs):
+    handle = procs.spawn("worker", Sync)
+    assert repr(handle.add) == "<Endpoint worker.add()>"
 
 
 def test_public_attributes_of_handles_are_frozen():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from weakref import WeakKeyDictionary
 
-from monarch._core.call.coroutine_function import is_coroutine_function
+from monarch._core.call.coroutine_function import is_coroutine_function, is_generator_function
 from monarch._core.call.deadline import check_seconds
 from monarch._core.shape.mesh import MeshTrait
 
@@ -140,6 +140,9 @@ class NotAnEndpoint:
             f"Actor {self._class_name}.{name} is not annotated as an endpoint. "
             f"Decorate it with @endpoint, or call it through as_endpoint(actor.{name})."
         )
+
+    def __repr__(self) -> str:
+        return f"<NotAnEndpoint {self._class_name}.{self.__core__[1]}>"
 
     def __call__(self, /, *_: Any, **__: Any) -> NoReturn:
         raise RuntimeError(self._refusal())
@@ -378,6 +381,11 @@ class ActorClass:
 
     def check(self, cls: type) -> None:
         """Raises `ValueError` for a class that cannot be spawned."""
+        for name, declared in self.endpoints.items():
+            if is_generator_function(declared.method):
+                raise ValueError(
+                    f"{cls.__qualname__}.{name} is a generator, but an endpoint has one answer: return a list, or send to a Port"
+                )
         kinds = {e.is_async for e in self.endpoints.values()}
         if len(kinds) == 2:
             sync = sorted(n for n, e in self.endpoints.items() if not e.is_async)

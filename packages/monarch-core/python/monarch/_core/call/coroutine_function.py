@@ -1,4 +1,4 @@
-"""Functions whose calls give awaitables."""
+"""Functions whose calls give awaitables or generators."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ if TYPE_CHECKING:
     from typing import Any
 
 _CO_COROUTINE = 0x80
+# Of generators, and of async generators.
+_CO_GENERATORS = 0x20 | 0x200
 
 
 def is_coroutine_function(function: Any) -> bool:
@@ -26,3 +28,9 @@ def is_coroutine_function(function: Any) -> bool:
         if inspect.iscoroutinefunction(candidate) or (marker is not None and getattr(candidate, "_is_coroutine", None) is marker):
             return True
     return False
+
+
+def is_generator_function(function: Any) -> bool:
+    """Whether its body has a `yield`, so that a call does not run it."""
+    code = getattr(function, "__code__", None)
+    return code is not None and bool(code.co_flags & _CO_GENERATORS)

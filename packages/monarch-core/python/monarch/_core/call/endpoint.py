@@ -30,6 +30,9 @@ class Endpoint(Generic[P, R]):
         self.__core__ = target
         self._rref = rref
 
+    def __repr__(self) -> str:
+        return f"<Endpoint {self.__core__.title}>"
+
     def call(self, /, *args: P.args, **kwargs: P.kwargs) -> Future[ValueMesh[R]]:
         """Calls all actors of the mesh. The message is sent before this method returns.
 
