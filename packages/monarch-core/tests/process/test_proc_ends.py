@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -106,3 +109,24 @@ if {how != "end of program"}:
     assert (tmp_path / "file").read_text() == "buffered"
     assert (tmp_path / "memory").read_bytes() == b"\1" * 4
     assert sorted(path.name for path in tmp_path.iterdir() if path.name != "__pycache__") == ["at_end.py", "file", "lines", "memory"]
+
+
+def test_finalisation_leaves_the_modules_of_the_zygote() -> None:
+    """Those of the standard library: all others may have objects of the program."""
+    code = """
+import atexit, json, os, sys
+from monarch._core.start import shared_modules
+
+shared_modules.prepare()
+import cloudpickle
+shared_modules.share()
+if os.fork() == 0:
+    import colorsys
+    atexit._run_exitfuncs()
+    names = ("json.decoder", "colorsys", "cloudpickle", "monarch._core.start.shared_modules", "sys", "builtins", "__main__")
+    print(json.dumps([name for name in names if name not in sys.modules]), flush=True)
+    os._exit(0)
+os.wait()
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert json.loads(done.stdout) == ["json.decoder"]

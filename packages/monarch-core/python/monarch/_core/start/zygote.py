@@ -20,7 +20,7 @@ from monarch._core.hosts.bootstrap_command import default_arguments as proc_argu
 from monarch._core.hosts.bootstrap_command import environment_arguments
 from monarch._core.process.title import set_title
 from monarch._core.process.workspace_variables import BELOW
-from monarch._core.start import proc_main
+from monarch._core.start import proc_main, shared_modules
 from monarch._core.sync import path as workspace_path
 
 TYPE_CHECKING = False
@@ -192,6 +192,7 @@ class Zygote:
 
     def start(self, is_command: bool, uid: int, body: bytes, fds: list[int]) -> tuple[bytes, int] | None:
         parent = os.getpid()
+        shared_modules.share()
         try:
             pid = os.fork()
         except OSError as e:
@@ -340,6 +341,7 @@ def main() -> None:
     os.dup2(null, 0)
     os.close(null)
     set_title("monarch-zygote")
+    shared_modules.prepare()
     proc_main.preload()
     freeze()
     child = Zygote(sock).serve()
