@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import pickle
+from typing import NamedTuple
 
 import cloudpickle
 import pytest
@@ -49,6 +50,10 @@ class Caller(Actor):
     @endpoint
     def me(self):
         return context().actor_instance.proc
+
+    @endpoint
+    def returned(self, value):
+        return value
 
     @endpoint
     def value_mesh(self, counters):
@@ -168,6 +173,36 @@ def test_class_by_value_travels_with_the_handle(procs, caller):
     local = procs.spawn("local", Local)
     assert caller.add_through.call_one(local).get() == [1] * 4
     assert isinstance(pickle.loads(pickle.dumps(local)), ActorMesh)
+
+
+def test_instances_with_slots_return(caller):
+    class Plain:
+        __slots__ = ("value",)
+
+    class Derived(Plain):
+        __slots__ = ("__own", "__weakref__")
+
+        def __init__(self) -> None:
+            self.__own = 2
+
+        def own(self) -> int:
+            return self.__own
+
+    class Named(NamedTuple):
+        value: int = 1
+
+    class Marked:
+        """Its slots are a mark that it got later."""
+
+    Marked.__slots__ = ("value",)
+    for cls in (Plain, Derived, Marked):
+        sent = cls()
+        sent.value = 1
+        back = caller.returned.call_one(sent).get()
+        assert type(back) is cls and back.value == 1
+        if cls is Derived:
+            assert back.own() == 2
+    assert caller.returned.call_one(Named()).get() == Named()
 
 
 def test_equality_of_references(procs):

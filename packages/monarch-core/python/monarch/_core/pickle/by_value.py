@@ -47,6 +47,7 @@ _known: dict[int, tuple[ref[type], bool, bytes | None]] = {}
 _FUNCTION = type(lambda: None)
 _CODE = type((lambda: None).__code__)
 _CACHED = type(functools.lru_cache(lambda: None))
+_MAKE_CLASS = getattr(cloudpickle.cloudpickle, "_make_skeleton_class", None)
 
 
 class ByValuePickler(cloudpickle.Pickler):
@@ -66,6 +67,8 @@ class ByValuePickler(cloudpickle.Pickler):
             make, args, state, _, _, setter = reduced
             if function:
                 return (_make_function, (_source(obj.__code__), make, args), state, None, None, setter)
+            if make is _MAKE_CLASS:
+                args = _with_slots(obj, args)
             return (make, args, (_version(obj), setter, state), None, None, _set_class_state)
         if kind is _CODE:
             return _reduced_code(obj)
@@ -95,6 +98,17 @@ def _register(name: Any) -> bool:
         return False
     cloudpickle.register_pickle_by_value(module)
     return True
+
+
+def _with_slots(cls: type, args: tuple[Any, ...]) -> tuple[Any, ...]:
+    """The arguments that make the class with its slots. Cloudpickle makes it without: its instances then do not fit the original class."""
+    slots: Any = vars(cls).get("__slots__")
+    if not slots or not isinstance(slots, (str, tuple, list, dict)):
+        return args  # `NamedTuple` refuses empty slots, which it makes itself
+    if "__dict__" in vars(cls) and "__dict__" not in slots:
+        return args  # the attribute was set after the class was made
+    constructor, name, bases, attributes, *rest = args
+    return (constructor, name, bases, {"__slots__": slots, **attributes}, *rest)
 
 
 def _make_cached(function: Any, parameters: dict[str, Any]) -> Any:
