@@ -476,6 +476,14 @@ def test_exit_handler_that_comes_too_late():
     assert len(done.out.split()) == 3
 
 
+def test_error_of_last_destructor_is_shown():
+    """The interpreter has removed its modules by then, so that no import works."""
+    last = "class Last:\n    def __del__(self):\n        raise ValueError('own')\nlast = Last()"
+    done = run(FOUR + last)
+    assert (done.code, done.left) == (0, [])
+    assert done.err.startswith("Exception ignored in: <function Last.__del__ ") and done.err.endswith("ValueError: own\n")
+
+
 def test_exit_without_stdout_is_clean():
     script = Script(FOUR + "say('called')\nsys.stdin.read()\nsys.stdout = None")
     script.until("called")

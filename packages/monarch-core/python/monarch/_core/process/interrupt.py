@@ -102,15 +102,19 @@ def _nudge() -> None:
 
 
 def _again_if_dropped(unraisable: Any) -> None:
-    import threading
-
     # Derived classes are exceptions of the program's own.
-    dropped = unraisable.exc_type is KeyboardInterrupt and threading.current_thread() is threading.main_thread()
-    if dropped and not _leaving:
+    if unraisable.exc_type is KeyboardInterrupt and not _leaving and _in_main_thread():
         # The signal is sent from another thread: in this hook the interrupt would be dropped again.
         start_new_thread(_send_again, (_again,))
     elif _unraisable_hook is not None:
         _unraisable_hook(unraisable)
+
+
+def _in_main_thread() -> bool:
+    # Not imported for other exceptions, which also come when the interpreter has removed its modules.
+    import threading
+
+    return threading.current_thread() is threading.main_thread()
 
 
 def _send_again(send: Callable[[], object]) -> None:
