@@ -25,6 +25,7 @@ import monarch.telemetry as telemetry
 from monarch.actor import Actor, endpoint
 from monarch.job import ProcessJob
 from monarch.telemetry._export.capture import read
+from observed_job import stop
 
 monarch.actor.unhandled_fault_hook = lambda failure: None
 ROWS, PARTS = 35_000, 14
@@ -32,7 +33,6 @@ VERB = '''
 import sys
 from monarch.telemetry import _cli_capture as verbs
 from monarch.telemetry._export import whole_tables
-from observed_job import stop
 whole_tables.LARGE = whole_tables.LARGE._replace(seconds=SECONDS)
 sys.exit(verbs.capture.main(sys.argv[1:], standalone_mode=False))
 '''

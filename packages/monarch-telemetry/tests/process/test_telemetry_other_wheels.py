@@ -9,6 +9,7 @@ import os, signal, sys, warnings
 import monarch.actor
 import monarch.telemetry as telemetry
 from monarch.actor import Actor, endpoint, this_host
+from observed_job import rows, until
 
 monarch.actor.unhandled_fault_hook = lambda failure: None
 """
@@ -21,7 +22,6 @@ def shown(text: str) -> list[str]:
 def test_buffers_between_two_procs_have_rows():
     assert shown("""
 from monarch.rdma import RDMAAction, RDMABuffer, RDMAReleasedError
-from observed_job import rows, until
 
 class Owner(Actor):
     @endpoint
