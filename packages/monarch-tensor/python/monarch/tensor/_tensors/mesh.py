@@ -92,11 +92,12 @@ class DeviceMesh(MeshTrait):
     from monarch.actor import this_host
     from monarch.tensor import inspect
 
-    procs = this_host().spawn_procs({"dp": 2, "tp": 2})
+    procs = this_host().spawn_procs({"dp": 2})
     with procs.activate() as mesh:
-        with mesh.slice(dp=1).activate() as second:
-            x = torch.zeros(1) + second.rank("tp")
-        assert inspect(x, tp=1).item() == 1.0
+        x = torch.ones(1) + mesh.rank("dp")
+        with mesh.slice(dp=1).activate():
+            y = torch.zeros(1)
+        assert (inspect(x, dp=0).item(), inspect(y).item()) == (1.0, 0.0)
     procs.stop().get()
     ```
     """
