@@ -18,12 +18,16 @@ def own_class() -> Any:
     return Stubborn
 
 
-class Sync(Actor):
+class _Keeping(Actor):
+    """What the endpoints of both actors keep."""
+
     def __init__(self) -> None:
         self.items: list[Any] = []
         self.ports: list[Port[Any]] = []
         self.refused: str | None = None
 
+
+class Sync(_Keeping):
     @endpoint
     def rank(self) -> int:
         return current_rank().rank
@@ -102,12 +106,7 @@ class Sync(Actor):
         return self.refused
 
 
-class Async(Actor):
-    def __init__(self) -> None:
-        self.items: list[Any] = []
-        self.ports: list[Port[Any]] = []
-        self.refused: str | None = None
-
+class Async(_Keeping):
     @endpoint
     async def rank(self) -> int:
         return current_rank().rank

@@ -283,8 +283,8 @@ def test_page_goes_on_with_the_next_attempt(tmp_path):
 def test_attach_to_an_unknown_run_times_out(ranks):
     readers = ranks("readers", 1)
     readers.ask("publish()")  # loads the handler
-    with pytest.raises(Refused, match="NotPublishedError.*the run 'nobody' has no procs"):
-        readers.ask("attach('nobody', timeout=0.5)")
+    with pytest.raises(Refused, match="NotPublishedError.*the run 'absent' has no procs"):
+        readers.ask("attach('absent', timeout=0.5)")
 
 
 @pytest.mark.parametrize(("end", "why"), [("exit(3)", "exited with code 3"), ("exit(0)", "it has succeeded"), (None, "it was stopped")])
