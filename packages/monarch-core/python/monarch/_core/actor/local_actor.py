@@ -22,6 +22,7 @@ from monarch._core.call.coroutine_function import is_coroutine_function
 from monarch._core.call.current_actor import CreatorInstance, set_context
 from monarch._core.config import config
 from monarch._core.errors.failure import ExitReason, MeshFailure
+from monarch._core.pickle.actor_class import loads_class
 from monarch._core.process.emergency_exit import end_process
 from monarch._core.process.forked_child import leave_if_child
 from monarch._core.process.hook_answer import verdict
@@ -29,7 +30,7 @@ from monarch._core.process.mesh_info import MeshInfo
 from monarch._core.process.owner import Owner
 from monarch._core.process.process import LocalProcess
 from monarch._core.process.provided import provided
-from monarch._core.process.runtime_log import INFO, WARN, event, failure_event
+from monarch._core.process.runtime_log import INFO, WARN, event, failure_event, is_taken
 from monarch._core.shape.shape import Extent, Point
 from monarch._core.supervise.supervision import CANCEL_TIME, stop_of
 
@@ -186,8 +187,6 @@ class LocalActor:
     def _construct(self, first: Call) -> bool:
         self.current = "__init__"
         try:
-            from monarch._core.pickle.actor_class import loads_class
-
             self.info.cls = self.info.cls or loads_class(self.info.payload)
             cls = self.cls = self.info.cls
             self.kind = actor_class(cls)
@@ -462,7 +461,8 @@ class LocalActor:
         self._fail_owed(wire)
         # The process does not end while it still knows this actor.
         actor_end(self.info.uid, self.display, end.reason.kind, end_text(end))
-        event("actor.stop", actor=self.display, mesh=self.info.unique_name, rank=self.rank, kind=end.reason.kind)
+        if is_taken(INFO):
+            event("actor.stop", actor=self.display, mesh=self.info.unique_name, rank=self.rank, kind=end.reason.kind)
         self.process.actors.pop(self.info.uid, None)
         self.process.meshes.supervision.actor_ended(self.info.uid)
         self.instance = None

@@ -5,15 +5,20 @@ from __future__ import annotations
 from contextlib import suppress
 
 from monarch._core._native import ActorMailbox, thread_limit
+from monarch._core.actor import actor_logging
 from monarch._core.actor.local_actor import LocalActor
+from monarch._core.call import failure_imports
 from monarch._core.call.received_mesh import received_mesh
 from monarch._core.errors.failure import ExitReason, MeshFailure
 from monarch._core.process.request_fields import MalformedRequest, fields
-from monarch._core.process.runtime_log import event
+from monarch._core.process.runtime_log import INFO, event, is_taken
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from monarch._core.process.process import LocalProcess
+
+# Only code for failures uses its modules, which a proc has before its first actor.
+del failure_imports
 
 
 def spawn_local(process: LocalProcess, mailbox: int, spec: bytes) -> None:
@@ -30,12 +35,9 @@ def spawn_local(process: LocalProcess, mailbox: int, spec: bytes) -> None:
         return
     process.actors[mailbox] = actor
     process.meshes.supervision.actor_started(mailbox, owner_proc)
-    from monarch._core.actor import actor_logging
-    from monarch._core.call import failure_imports
-
-    del failure_imports
     actor_logging.install()
-    event("actor.start", actor=actor.display, mesh=info.unique_name, rank=rank)
+    if is_taken(INFO):
+        event("actor.start", actor=actor.display, mesh=info.unique_name, rank=rank)
     try:
         process.execution.start_actor(actor)
     except (RuntimeError, MemoryError, OSError) as e:

@@ -363,9 +363,11 @@ class Actor(MeshTrait):
 class ActorClass:
     """The runtime's view of a class: its endpoints, whether it runs on an event loop, its hooks."""
 
-    __slots__ = ("__weakref__", "cleanup", "endpoints", "is_async", "supervise", "undeliverable")
+    __slots__ = ("__weakref__", "cleanup", "endpoints", "has_free_names", "is_async", "supervise", "undeliverable")
 
     def __init__(self, cls: type) -> None:
+        # Set when the names of the endpoints have been compared with the attributes of handles.
+        self.has_free_names = False
         self.endpoints: dict[str, EndpointDeclaration] = {}
         for base in reversed(cls.__mro__):
             for name, value in vars(base).items():

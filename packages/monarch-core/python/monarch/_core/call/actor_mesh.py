@@ -42,9 +42,12 @@ _ABSENT = object()
 
 def check_names(kind: ActorClass, cls: type) -> None:
     """Raises `ValueError` for a class with an endpoint whose name its handle needs."""
+    if kind.has_free_names:
+        return
     for name in kind.endpoints:
         if name in HANDLE_ATTRIBUTES or name in FIELDS or hasattr(ActorMesh, name):
             raise ValueError(f"{cls.__qualname__}.{name}: ActorMesh has an attribute that collides with an endpoint name: {name}")
+    kind.has_free_names = True
 
 
 class ActorMesh(MeshTrait, Generic[A]):

@@ -49,7 +49,8 @@ class ActorRanks:
     def addressed_extent(self) -> bytes:
         """The addressed shape in the form for receivers; empty if it is the spawn shape, which they know."""
         extent, info = self.shape.extent, self.info
-        if info.mailbox == info.uid and extent == info.extent and self.base_ranks() == list(range(len(info.procs))):
+        is_same = extent is info.extent or extent == info.extent
+        if info.mailbox == info.uid and is_same and self.base_ranks() == list(range(len(info.procs))):
             return b""
         return extent.to_wire()
 

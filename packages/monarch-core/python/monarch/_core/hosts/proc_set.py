@@ -7,21 +7,26 @@ message is sent before the request that makes them, because pickling it may rais
 from __future__ import annotations
 
 import marshal
+from _pickle import dumps
 
+from monarch._core._native import Caller, block_if_exiting
+from monarch._core._native.events import mesh_made
 from monarch._core._native.protocol import NO_ANSWER
 from monarch._core.call.actor import actor_class
 from monarch._core.call.actor_mesh import ActorMesh, check_names
 from monarch._core.call.actor_ranks import ActorRanks
 from monarch._core.call.arguments import check_arguments
+from monarch._core.call.current_actor import creator_bytes, current_local_actor
 from monarch._core.call.owner import spawning_owner
 from monarch._core.call.runs import each_of, runs_of
 from monarch._core.hosts.host_set import local_host_set
 from monarch._core.process.current import current_process
 from monarch._core.process.identity import checked_name, new_uid
 from monarch._core.process.loaded import loaded_module
-from monarch._core.process.mesh_info import MeshInfo
+from monarch._core.process.mesh_info import MeshInfo, shape_json, view_of
 from monarch._core.shape.shape import Extent, Shape, whole_shape
 from monarch._core.shape.slice import Slice
+from monarch._core.supervise.supervision import OwnedMesh
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -29,14 +34,33 @@ if TYPE_CHECKING:
 
     from monarch._core._native import PendingCall
     from monarch._core._native.system import ProcessEnd
+    from monarch._core.call.runs import Runs
     from monarch._core.process.process import LocalProcess
-    from monarch._core.supervise.supervision import OwnedMesh
+
+
+class SpawnPlace:
+    """What the spawns of actors on a set of procs have in common, made with the first of them."""
+
+    __slots__ = ("agents", "json", "procs", "shape", "view")
+
+    def __init__(self, info: MeshInfo, shape: Shape) -> None:
+        base = info.procs
+        procs = self.procs = tuple([base[r] for r in shape.ranks()])
+        if procs == base:
+            self.agents: Runs = info.agents
+        else:
+            agents = each_of(info.agents)
+            self.agents = runs_of([agents[r] for r in shape.ranks()])
+        self.shape = whole_shape(shape.extent)
+        # The shape and the place in the mesh of the procs, as events have them.
+        self.json = shape_json(shape.extent)
+        self.view = view_of(shape)
 
 
 class ProcSet:
     """Ranks of the mesh `info`, in the shape of a handle. `hosts` is the state of their `HostSet`; None for this process's own host."""
 
-    __slots__ = ("_reference", "hosts", "info", "owned", "ready", "shape")
+    __slots__ = ("_place", "_reference", "hosts", "info", "owned", "ready", "shape")
 
     def __init__(
         self, info: MeshInfo, shape: Shape, hosts: Any, owned: OwnedMesh | None = None, ready: tuple[PendingCall, list[str]] | None = None
@@ -49,6 +73,7 @@ class ProcSet:
         # The call that the new procs answer, and the commands that started them.
         self.ready = ready
         self._reference: bytes | None = None
+        self._place: SpawnPlace | None = None
 
     def part(self, shape: Shape) -> ProcSet:
         """Some of the procs, as a reference."""
@@ -68,7 +93,6 @@ class ProcSet:
         return (self.info.state(), self.shape, self.hosts or local_host_set(current_process()).state())
 
     def spawn(self, name: str, cls: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> ActorMesh:
-        from monarch._core._native import block_if_exiting
         from monarch._core.pickle.actor_class import dumps_class
 
         if self.info.stopped is not None:
@@ -84,20 +108,17 @@ class ProcSet:
 
     def spawn_actors(self, uid: int, name: str, kind: tuple[str, bytes, Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> ActorMesh:
         """Spawns the actors. `kind`: the class by its name, by its pickle, and itself, if this process has it."""
-        from monarch._core._native import Caller
-        from monarch._core.supervise.supervision import OwnedMesh
-
         process = current_process()
-        procs = tuple(self.procs())
-        info, parent = self.info, self.info.uid
-        agents = info.agents if procs == info.procs else runs_of(self.agents())
+        place = self._place
+        if place is None:
+            place = self._place = SpawnPlace(self.info, self.shape)
+        job, procs, shape = self.info.job, place.procs, place.shape
         class_name, payload, cls = kind
         owner = spawning_owner()
-        extent = self.shape.extent
-        here = process.peers.host_in(info.job)
-        info = MeshInfo(uid, name, owner.display, extent, procs, class_name, payload, agents, process.uid, here, info.job)
+        here = process.peers.host_in(job)
+        info = MeshInfo(uid, name, owner.display, shape.extent, procs, class_name, payload, place.agents, process.uid, here, job)
         info.cls = cls
-        ranks = ActorRanks(info, whole_shape(info.extent))
+        ranks = ActorRanks(info, shape)
         # This message comes first, because pickling the arguments may raise; the receivers hold it until the actor is there.
         is_sent = None
         caller = Caller(ranks.targets(), "__init__", b"", False)
@@ -114,7 +135,7 @@ class ProcSet:
         spec = marshal.dumps((info.state(), owner.process.uid, owner.mailbox, self._origin()))
         owned = OwnedMesh(process, owner, info, True)
         process.meshes.known[info.uid] = info
-        info.made(parent, self.shape)
+        mesh_made(uid, self.info.uid, class_name, name, owner.display, place.json, *place.view)
         native = process.native
         for rank, proc in enumerate(procs):
             native.spawn_actor(proc, info.uid, rank.to_bytes(4, "little") + spec)
@@ -126,10 +147,6 @@ class ProcSet:
 
     def _origin(self) -> bytes:
         """Rarely needed context for actors spawned here: their creator and this mesh, pickled and cached."""
-        from _pickle import dumps
-
-        from monarch._core.call.current_actor import creator_bytes, current_local_actor
-
         if self._reference is None:
             self._reference = dumps(self.state(), 5)
         return marshal.dumps((creator_bytes(current_process(), current_local_actor()), self._reference))

@@ -146,6 +146,11 @@ def wants(level: int) -> bool:
     return level >= _lowest
 
 
+def is_taken(level: int) -> bool:
+    """Whether an output or the recorder takes events of this level."""
+    return level >= _lowest or is_on()
+
+
 def _log(name: str, level: int, is_notified: bool, fields: dict[str, object]) -> None:
     target = name.partition(".")[0]
     fields = {key: value for key, value in fields.items() if value is not None}

@@ -47,6 +47,7 @@ from monarch._core.supervise.supervision import CANCEL_TIME, actor_failed, drain
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from typing import Any, TypeAlias
 
     from monarch._core.process.root_fault import FirstCall
@@ -126,6 +127,8 @@ class Housekeeping:
         self.deadline: float | None = None
         # The event in progress is a spawn, a stop or a failure: if it is lost, some thread waits for ever.
         self.vital = False
+        # Set with the first spawn. An import in a function costs each call of it.
+        self.spawn: Callable[[LocalProcess, SpawnActor], None] | None = None
 
     def run(self) -> bool:
         """Handles events until this process must end; false if its agent is gone."""
@@ -169,17 +172,9 @@ class Housekeeping:
         process, native = self.process, self.process.native
         match event:
             case SpawnActor():
-                from monarch._core.actor.local_spawn import refuse_spawn, spawn_local
-                from monarch._core.debug.hook import install
-                from monarch._core.observe.raised import install as keep_exceptions
-
-                install()
-                keep_exceptions()
-                try:
-                    spawn_local(process, event.mailbox, event.spec)
-                except MalformedRequest:
-                    frame_refused(event.sender, "spawn", len(event.spec))
-                    refuse_spawn(process, event.mailbox)
+                if self.spawn is None:
+                    self.spawn = _spawn()
+                self.spawn(process, event)
             case SystemRequest():
                 try:
                     self._request(event.sender, event.kind, event.slot, event.body)
@@ -335,6 +330,24 @@ class Housekeeping:
         for uid, actor in list(self.process.actors.items()):
             Targets(native, [self.process.uid], uid).stop(body)
             self.watches.append(StopWatch(actor, reason, each, whole))
+
+
+def _spawn() -> Callable[[LocalProcess, SpawnActor], None]:
+    """The function that starts an actor, with the modules that only a process with actors needs."""
+    from monarch._core.actor.local_spawn import refuse_spawn, spawn_local
+    from monarch._core.debug.hook import install
+    from monarch._core.observe.raised import install as keep_exceptions
+
+    def spawn(process: LocalProcess, event: SpawnActor) -> None:
+        install()
+        keep_exceptions()
+        try:
+            spawn_local(process, event.mailbox, event.spec)
+        except MalformedRequest:
+            frame_refused(event.sender, "spawn", len(event.spec))
+            refuse_spawn(process, event.mailbox)
+
+    return spawn
 
 
 def run_client(process: LocalProcess) -> None:
