@@ -28,6 +28,7 @@ from monarch.telemetry._collector.snapshots import Schedule
 from monarch.telemetry._sql import expected, wire
 from monarch.telemetry._sql.context import version
 from monarch.telemetry._sql.functions import is_call
+from monarch.telemetry._sql.known_parts import KnownParts
 from monarch.telemetry._sql.limits import Limits
 from monarch.telemetry._sql.plan import Plan, merge, part
 from monarch.telemetry.errors import QueryError, QueryTimeout
@@ -60,6 +61,7 @@ class Collector(Actor):
         self._exporting = Exporting(self._keeping, JobId(job), me.hostname)
         self._options: Options | None = None
         self._live = Live(me.hostname, JobId(job), self._keeping.ingest)
+        self._known = KnownParts()
         self._workers = ThreadPoolExecutor(_WORKERS, thread_name_prefix="monarch-query")
         # The most recently cancelled queries.
         self._cancelled: OrderedDict[int, None] = OrderedDict()
@@ -79,6 +81,7 @@ class Collector(Actor):
                 if time.monotonic() - sampled >= self._sampling:
                     sampled = time.monotonic()
                     self._keeping.sample()
+                    self._known.forget()
                     allocator.give_back()
                 self._take_snapshot()
                 self._exporting.step()
@@ -132,7 +135,7 @@ class Collector(Actor):
         if calls:
             tables.update(self._live.tables(calls))
         try:
-            batches = part(plan, tables, limits=limits, deadline=deadline, clock=clock)
+            batches = part(plan, tables, limits=limits, deadline=deadline, clock=clock, known=self._known)
         except QueryTimeout:
             return None
         return wire.encode(batches), sum(batch.num_rows for _, held in tables.values() for batch in held)

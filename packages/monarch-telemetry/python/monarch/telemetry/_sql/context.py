@@ -14,6 +14,7 @@ from typing import Any
 
 from monarch.telemetry._arrow import pa
 from monarch.telemetry._sql import functions
+from monarch.telemetry._sql.known_parts import KnownParts
 from monarch.telemetry._sql.limits import DEFAULT, Limits
 
 # The library logs each step of a plan: hundreds of lines per query, which would be rows of `logs` if a program logs at the level DEBUG. A
@@ -68,8 +69,16 @@ def nullable(schema: Any) -> Any:
 class Session:
     """Tables, and plans over them. One thread at a time."""
 
-    def __init__(self, tables: Tables, limits: Limits = DEFAULT, *, information_schema: bool = False, show_columns: bool = False) -> None:
-        """With `show_columns`, EXPLAIN writes the columns of each node."""
+    def __init__(
+        self,
+        tables: Tables,
+        limits: Limits = DEFAULT,
+        *,
+        information_schema: bool = False,
+        show_columns: bool = False,
+        known: KnownParts | None = None,
+    ) -> None:
+        """With `show_columns`, EXPLAIN writes the columns of each node. Tables that are `known` are not made again."""
         library = _library()
         config = library.SessionConfig().with_target_partitions(PARTITIONS).with_information_schema(information_schema)
         config = config.set("datafusion.explain.show_schema", "true") if show_columns else config
@@ -85,12 +94,18 @@ class Session:
         self.calls: list[str] = []
         for name, (schema, batches) in tables.items():
             if not functions.is_call(name):
-                self._register(name, nullable(schema), batches)
+                self._register(name, schema, batches, known)
         for function, given in functions.by_function(tables).items():
             self._context.register_udtf(functions.table_function(function, _providers(given), self.calls))
 
-    def _register(self, name: str, schema: Any, batches: Sequence[Any]) -> None:
-        self._context.register_record_batches(name, _partitions(schema, batches))
+    def _register(self, name: str, schema: Any, batches: Sequence[Any], known: KnownParts | None) -> None:
+        held = None if known is None else known.table(name, batches)
+        if held is not None:
+            self._context.register_table(name, held)
+            return
+        self._context.register_record_batches(name, _partitions(nullable(schema), batches))
+        if known is not None:
+            known.keep(name, batches, self._context.catalog().schema().table(name))
 
     def hide_sizes(self, names: Sequence[str]) -> None:
         """Makes the number of rows of these tables unknown to the planner, which would answer a count from it.

@@ -21,6 +21,8 @@ _MERGED = frozenset(
 _BY_ROW = frozenset(
     {"ProjectionExec", "FilterExec", "CoalesceBatchesExec", "CooperativeExec", "DataSourceExec", "UnionExec", "RepartitionExec"}
 )
+# Nodes that have nothing left of a run when the next one begins. A TopK keeps its bound, an exchange its channels.
+_RUN_AGAIN = (_BY_ROW - {"RepartitionExec"}) | {"CoalescePartitionsExec", "LocalLimitExec"}
 _CONSTANT = frozenset({"PlaceholderRowExec", "EmptyExec"})
 # Nodes whose form depends on the number of rows of a table, which differs between hosts, and nodes whose inputs are not children.
 _BY_SIZE = ("Join", "Subquery", "Recursive", "WorkTable", "LazyMemory")
@@ -71,6 +73,15 @@ def at(plan: Any, path: Path) -> Any:
             raise UnknownPlan("a plan of another form")
         plan = children[index]
     return plan
+
+
+def runs_again(node: Any) -> bool:
+    """Whether a node that has run may run again over the same rows: one that is not known to may not."""
+    text = line(node)
+    # The least and the largest value of all rows may be a bound for the rows below.
+    bound = "gby=[]" in text and ("min(" in text or "max(" in text)
+    fresh = name(node) in _RUN_AGAIN or (text.startswith("AggregateExec: mode=Partial") and not bound)
+    return fresh and all(map(runs_again, node.children()))
 
 
 def line(node: Any) -> str:

@@ -6,11 +6,12 @@ they were when the plan was made.
 
 from __future__ import annotations
 
-import re
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
+
+from monarch.telemetry._sql.known_parts import CLOCK
 
 if TYPE_CHECKING:
     from monarch.telemetry._sql.limits import Limits
@@ -18,8 +19,6 @@ if TYPE_CHECKING:
 
 # The most statements; a plan has some KiB.
 _MOST = 256
-# Functions of the time, whose values choose hosts: those of `Plan.without` are constants too.
-_CLOCK = re.compile(r"\b(?:now|today|current_\w+|localtime\w*)\b", re.IGNORECASE)
 
 
 class KnownPlans:
@@ -47,7 +46,8 @@ class KnownPlans:
                 self._plans.move_to_end(key)
                 return found
         made = make()
-        if made.way in ("states", "rows") and not (made.without and _CLOCK.search(sql)):
+        # Functions of the time may choose hosts: those of `Plan.without` are constants too.
+        if made.way in ("states", "rows") and not (made.without and CLOCK.search(sql)):
             with self._lock:
                 self._plans[key] = made
                 self._plans.move_to_end(key)

@@ -21,6 +21,7 @@ from monarch.telemetry._sql.cuts import Cut, NoCut
 from monarch.telemetry._sql.expansion import check as check_expansion
 from monarch.telemetry._sql.expected import columns_of
 from monarch.telemetry._sql.growth import may_grow
+from monarch.telemetry._sql.known_parts import CLOCK, KnownParts, Prepared
 from monarch.telemetry._sql.limits import DEFAULT, Count, Limits
 from monarch.telemetry._sql.plan_bytes import UnknownPlan, partial_reduce, replaced
 from monarch.telemetry._sql.problems import PlanMismatch, query_error
@@ -123,11 +124,18 @@ def make(
 
 
 def part(
-    plan: Plan, tables: Tables, *, limits: Limits = DEFAULT, deadline: float | None = None, clock: Clock = time.monotonic
+    plan: Plan,
+    tables: Tables,
+    *,
+    limits: Limits = DEFAULT,
+    deadline: float | None = None,
+    clock: Clock = time.monotonic,
+    known: KnownParts | None = None,
 ) -> list[Any]:
     """What a host runs over its tables: the batches of every cut or table, marked with it. It ships at most `limits.memory` bytes.
 
-    `deadline` is a time of `clock`, looked at between batches. `PlanMismatch` where this host's plan has another form.
+    What is `known` of earlier parts is used, and this part is known afterwards. `deadline` is a time of `clock`, looked at between
+    batches. `PlanMismatch` where this host's plan has another form.
     """
     count = Count(None, limits.memory, name="shipped bytes", deadline=deadline, clock=clock)
     own = {name: tables.get(name, (schema, ())) for name, schema in plan.schemas.items()}
@@ -139,23 +147,37 @@ def part(
     if plan.hidden and not any(batch.num_rows for name in plan.hidden for batch in own[name][1]):
         # An aggregate without rows adds nothing; the planner would answer it from the size of the table.
         return []
-    session = _session(plan, own, limits)
-    stated = gate.in_session(plan.sql, session, own, limits)
-    if stated.kind != "select":
-        raise gate.rejected(stated.kind.upper())
+    asked = (plan.sql, plan.shape, plan.cuts, plan.hidden, limits.memory)
+    rows = {name: own[name][1] for name in plan.reads if name in own}
+    found = None if known is None else known.take(asked, rows)
     try:
-        physical = stated.frame.execution_plan()
-        if cutting.shape(physical) != plan.shape:
-            raise PlanMismatch("the plan of a host has another form than that of the entry node")
-        return [
-            batch
-            for index, cut in enumerate(plan.cuts)
-            for batch in _counted(session.run(cutting.at(physical, cut.run)), count, str(index))
-        ]
+        prepared = _prepared(plan, own, limits, known) if found is None else found
+        nodes = prepared.nodes or _nodes(plan, prepared.frame)
+        batches = [batch for index, node in enumerate(nodes) for batch in _counted(prepared.session.run(node), count, str(index))]
     except QueryError:
         raise
     except Exception as error:
         raise query_error(error, plan.sql, plan.schemas, limits) from None
+    if known is not None and not CLOCK.search(plan.sql):
+        known.give(asked, rows, prepared)
+    return batches
+
+
+def _prepared(plan: Plan, tables: Tables, limits: Limits, known: KnownParts | None) -> Prepared:
+    session = _session(plan, tables, limits, known)
+    stated = gate.in_session(plan.sql, session, tables, limits)
+    if stated.kind != "select":
+        raise gate.rejected(stated.kind.upper())
+    nodes = _nodes(plan, stated.frame)
+    return Prepared(session, stated.frame, nodes if all(map(cutting.runs_again, nodes)) else None)
+
+
+def _nodes(plan: Plan, frame: Any) -> tuple[Any, ...]:
+    """What a host runs for each cut."""
+    physical = frame.execution_plan()
+    if cutting.shape(physical) != plan.shape:
+        raise PlanMismatch("the plan of a host has another form than that of the entry node")
+    return tuple(cutting.at(physical, cut.run) for cut in plan.cuts)
 
 
 def merge(plan: Plan, parts: Sequence[Sequence[Any]], *, limits: Limits = DEFAULT) -> list[Any]:
@@ -265,8 +287,8 @@ def _none(schemas: Mapping[str, Any]) -> dict[str, tuple[Any, tuple[Any, ...]]]:
     return {name: (schema, ()) for name, schema in schemas.items()}
 
 
-def _session(plan: Plan, tables: Tables, limits: Limits) -> Session:
-    session = Session(functions.mentioned(plan.sql, tables), limits)
+def _session(plan: Plan, tables: Tables, limits: Limits, known: KnownParts | None) -> Session:
+    session = Session(functions.mentioned(plan.sql, tables), limits, known=known)
     session.hide_sizes(plan.hidden)
     return session
 
