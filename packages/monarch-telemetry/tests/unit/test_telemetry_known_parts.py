@@ -58,7 +58,7 @@ def test_known_part_gives_what_a_fresh_one_gives(sql: str) -> None:
         assert rows(part(plan, given, known=known)) == rows(part(plan, given)), sql
 
 
-def test_same_statement_over_the_same_rows_is_planned_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_statement_over_the_same_rows_is_planned_once(monkeypatch: pytest.MonkeyPatch) -> None:
     from monarch.telemetry._sql import plan as planning
 
     plan, known, planned = make(POINT, SCHEMAS), KnownParts(), list[str]()

@@ -8,6 +8,7 @@ import threading
 import pytest
 
 from monarch.extension import promise
+from monarch.telemetry._engine import running_queries
 from monarch.telemetry._engine.running_queries import RunningQueries
 from monarch.telemetry.errors import QueryError
 
@@ -68,6 +69,16 @@ def test_wait_returns_available_results_after_the_deadline() -> None:
     with pytest.raises(TimeoutError):
         query.wait(late.future, 0.0)
     late.set_result(None)
+
+
+def test_arrived_answer_needs_no_other_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(running_queries, "when_done")
+    query, answer = running().begin("SELECT 1"), promise("an answer")
+    answer.set_result(5)
+    assert query.wait(answer.future, 10.0) == 5
+    query.cancel()
+    with pytest.raises(QueryError):
+        query.wait(answer.future, 10.0)
 
 
 def test_cancel_is_true_or_the_answer_goes_out() -> None:

@@ -11,6 +11,7 @@ import math
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any, NamedTuple
 
 from monarch.extension import when_done
@@ -78,6 +79,9 @@ class RunningQuery:
     def wait(self, future: Any, timeout: float) -> Any:
         """The result of a future. `QueryError` as soon as the query is cancelled, `TimeoutError` after `timeout` seconds."""
         self.check()
+        # Of many hosts, most have answered while another one was waited for.
+        with suppress(TimeoutError):
+            return future.get(timeout=0)
         arrived = threading.Event()
         self.on_cancel(arrived.set)
         when_done(future, lambda _: arrived.set())

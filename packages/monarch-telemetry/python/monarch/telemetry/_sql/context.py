@@ -41,6 +41,8 @@ Tables = Mapping[str, tuple[Any, Sequence[Any]]]
 PARTITIONS = 2
 # The most rows of a batch while a plan runs; larger ones are cut, so that a step over one needs little memory.
 _BATCH_ROWS = 32_768
+# Batches of fewer bytes than these in all are joined to one.
+_JOINED_BYTES = 1 << 20
 # The most schemas whose empty batch is kept: creating it costs as much as a table in a session. There are about 60 tables and functions.
 _MOST_SCHEMAS = 256
 # Functions in FROM that are built into datafusion: only the tables of Monarch are allowed there.
@@ -124,6 +126,9 @@ class Session:
     def scan(self, batches: Sequence[Any], schema: Any, partitions: int = PARTITIONS) -> Any:
         """A plan node that gives these batches."""
         name = "_scan"
+        # Many hosts answer with few rows each: each batch on its way to the library costs as much as some hundred rows.
+        if len(batches) > 1 and sum(batch.nbytes for batch in batches) < _JOINED_BYTES:
+            batches = [pa.concat_batches(batches)]
         self._context.deregister_table(name)
         self._context.register_record_batches(name, _partitions(schema, batches, partitions))
         return self._context.sql(f"select * from {name}").execution_plan()

@@ -57,7 +57,7 @@ class KnownParts:
             self._used.add(name)
 
     def take(self, asked: object, rows: Mapping[str, Sequence[Any]]) -> Prepared | None:
-        """The part for what is asked over these rows, which nobody else has until it is given back."""
+        """The part for what is asked over these rows, which no other thread gets until it is given back."""
         with self._lock:
             if asked not in self._parts or not all(self._has(name, batches) for name, batches in rows.items()):
                 return None

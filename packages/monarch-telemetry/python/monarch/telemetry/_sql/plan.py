@@ -134,7 +134,7 @@ def part(
 ) -> list[Any]:
     """What a host runs over its tables: the batches of every cut or table, marked with it. It ships at most `limits.memory` bytes.
 
-    What is `known` of earlier parts is used, and this part is known afterwards. `deadline` is a time of `clock`, looked at between
+    The plans of `known` are used, and that of this part is known afterwards. `deadline` is a time of `clock`, looked at between
     batches. `PlanMismatch` where this host's plan has another form.
     """
     count = Count(None, limits.memory, name="shipped bytes", deadline=deadline, clock=clock)
