@@ -11,7 +11,7 @@ new commits. Everything runs if that cannot be limited.
 They are no failure, but for their failed tests. So a slow machine still ends with the result of all other steps.
 
 The steps of one stage all run, so that one run shows all problems; a failed stage ends the run. Steps that run beside
-others have a second queue: they run one after another, from the start of their stage on, through as many stages as they take
+others have a queue of their own: they run one after another, from the start of their stage on, through as many stages as they take
 (`tools/lanes.py`). Their output is printed when they end. The end of the output has one line per step with its time, the closing lines
 of the test runners again, and the slowest tests. Up to ten failed tests of a step of pytest are repeated alone: if they pass then, they
 are listed as flaky, and the step is no failure.
@@ -68,13 +68,13 @@ def _pytest(
     *arguments: str,
     within: tuple[str, ...] = (),
     wheels: tuple[str, ...] = _ALL,
-    beside: bool = False,
+    queue: int = 0,
     apart: bool = False,
 ) -> Step:
     """A run of pytest with the tests of a category and a cache folder of its own."""
     cache = f".pytest_cache/steps/{name}"
     argv = (*within, PY, "-m", "pytest", "-o", f"cache_dir={cache}", "--durations=10", "-W", "error", "-m", *arguments)
-    return Step(name, stage, argv, beside=beside, apart=apart, cache=cache, wheels=wheels)
+    return Step(name, stage, argv, queue=queue, apart=apart, cache=cache, wheels=wheels)
 
 
 _STEPS = (
@@ -99,9 +99,9 @@ _STEPS = (
     Step("clippy", "rust", _CLIPPY, _RUST_FOLDER, "clippy-driver", wheels=(CORE.name,)),
     Step("cargo", "rust", ("cargo", "test", "--quiet", "--locked", "--release", *_PROFILE, *_TESTED), _RUST_FOLDER, wheels=(CORE.name,)),
     # Without PyTorch its tests are left out with a reason. The installation takes a minute or two and ends long before the step `torch`.
-    Step("build_torch", "rust", (PY, "-m", "tools.side_venv", "torch"), beside=True, optional=True, wheels=_with("tests/pytorch")),
+    Step("build_torch", "rust", (PY, "-m", "tools.side_venv", "torch"), queue=1, optional=True, wheels=_with("tests/pytorch")),
     # Without a cluster its tests are left out with a reason.
-    Step("build_k8s", "rust", (PY, "-m", "tools.k8s", "build"), beside=True, optional=True, wheels=_with("tests/k8s")),
+    Step("build_k8s", "rust", (PY, "-m", "tools.k8s", "build"), queue=2, optional=True, wheels=_with("tests/k8s")),
     # Left out, with the reason, where the headers of libfuse cannot be installed.
     Step("build_pyfuse3", "wheels", (PY, "-m", "tools.build_pyfuse3"), optional=True, wheels=_ALL),
     Step("build_wheels", "wheels", (PY, "-m", "tools.build_wheels"), wheels=_ALL),
@@ -111,21 +111,22 @@ _STEPS = (
     # Single tests are left out with a reason if their package is missing.
     Step("pythons", "check wheels", (PY, "-m", "tools.pythons"), wheels=_ALL),
     Step("packages", "packages", ("bash", "-c", "tools/system_packages.sh test browser slurm ssh k8s vm || true"), wheels=_ALL),
-    # Tests with processes wait most of their time: two of them at a time cost little.
+    # Tests with processes wait most of their time: several of them at a time cost little.
     _pytest("pytest_core", "tests", "not unit and not torch", _CORE_FOLDER, wheels=(CORE.name,), apart=True),
     _pytest("unit", "tests", "unit"),
-    _pytest("pytest_others", "tests", "not unit and not k8s and not torch", f"--ignore={_CORE_FOLDER}", beside=True, apart=True),
+    _pytest("pytest_others", "tests", "not unit and not k8s and not torch", f"--ignore={_CORE_FOLDER}", queue=1, apart=True),
     # Tests of programs once more, in forks of an interpreter with modules: preloading changes no result.
     _pytest(
         "preload", "clusters", "process", *_PRELOADED, within=("env", "MONARCH_PRELOAD=decimal"), wheels=("monarch-core", "monarch-spmd")
     ),
-    # These run beside the shorter steps only: clusters take all available processors, and tests with processes have time limits.
-    _pytest("k8s", "clusters", "k8s", wheels=_with("tests/k8s"), beside=True),
+    # These run beside the shorter steps: clusters take all available processors, and tests with processes have time limits. They follow
+    # the build of the cluster, which takes ten minutes of a processor, in its queue.
+    _pytest("k8s", "clusters", "k8s", wheels=_with("tests/k8s"), queue=2),
     # Their ranks take all processors, and each needs seconds to import PyTorch.
     _pytest("torch", "clusters", "torch", wheels=_with("tests/pytorch")),
     # These import PyTorch into the process of pytest.
-    _pytest("tensor", "clusters", "torch", f"{_TENSOR_FOLDER}/tests/pytorch", within=_WITH_TORCH, wheels=(TENSOR.name,)),
-    Step("api_tensor", "clusters", (*_WITH_TORCH, PY, "-m", "tools.check_api", "--check"), wheels=(TENSOR.name,)),
+    _pytest("tensor", "clusters", "torch", f"{_TENSOR_FOLDER}/tests/pytorch", within=_WITH_TORCH, wheels=(TENSOR.name,), queue=1),
+    Step("api_tensor", "clusters", (*_WITH_TORCH, PY, "-m", "tools.check_api", "--check"), wheels=(TENSOR.name,), queue=1),
     # The quick tests only: an emulated machine is slow. All of them: `-m verbs packages/monarch-rdma`.
     Step(
         "verbs",
@@ -242,7 +243,7 @@ def main(arguments: list[str]) -> int:
         steps = changed(steps, given.changed_since)
     if given.list:
         for step in steps:
-            print(f"{step.name:<14} {' '.join(step.argv).replace(PY, 'python')}{'  (beside others)' if step.beside else ''}")
+            print(f"{step.name:<14} {' '.join(step.argv).replace(PY, 'python')}{'  (beside others)' if step.queue else ''}")
         return 0
     start = time.monotonic()
     with Lanes(until=None if given.within is None else start + 60 * given.within) as lanes:

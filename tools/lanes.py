@@ -1,8 +1,8 @@
-"""The two queues of a run: the steps of each run one after another, and the queues run side by side.
+"""The queues of a run: the steps of each run one after another, and the queues run side by side.
 
-A step of the second queue starts with its stage, or when its predecessors in that queue have ended. No stage waits for it, only the
-end of the run does: a step that depends on it must come after it in its queue. After a failure the second queue is completed, except for
-optional steps, so that all problems are seen.
+The steps of queue 0 run in stages. A step of another queue starts with its stage, or when its predecessors in its queue have ended. No
+stage waits for it, only the end of the run does: a step that depends on it must come after it in its queue. After a failure these queues
+are completed, except for optional steps, so that all problems are seen.
 
 A run may have a limit of time, after which `timed` steps do not begin, and those that run are ended. They are shown as such, and are no
 failure: a slow machine has checked less, and reports it. Their failed tests count all the same.
@@ -51,6 +51,8 @@ _GRACE_S = 10.0
 class Step(NamedTuple):
     """A command of a stage. A step is skipped without the program `needs`. The failure of an `optional` one does not count.
 
+    A step of another `queue` than 0 runs beside the stages.
+
     A step that is `apart` has a /dev/shm of its own, if the machine permits it: its tests look for leftovers there. `cache` is the
     cache folder of a run of pytest, of this step alone, which has the failed tests afterwards. If the tests are a selection, there may be
     none: the step is `sparse`. A `timed` step is left out, or ended, when the time of the run is over. `wheels` are those that the step
@@ -62,7 +64,7 @@ class Step(NamedTuple):
     argv: tuple[str, ...]
     folder: str = "."
     needs: str = ""
-    beside: bool = False
+    queue: int = 0
     optional: bool = False
     apart: bool = False
     cache: str = ""
@@ -110,8 +112,17 @@ class Outcome(NamedTuple):
         return bool(self.code) and not self.step.optional and not self.repeated
 
 
+class _Queue:
+    """The steps that wait in a queue, and the thread that runs them; `busy` is held while one of its steps runs."""
+
+    def __init__(self) -> None:
+        self.waiting: deque[Step] = deque()
+        self.thread: threading.Thread | None = None
+        self.busy = threading.Lock()
+
+
 class Lanes:
-    """Runs steps while the `with` block runs, whose end waits for the second queue.
+    """Runs steps while the `with` block runs, whose end waits for the other queues.
 
     If the block ends by an exception, such as that of Ctrl-C, or at SIGTERM, all processes of the steps are ended. `until` is the moment of
     the monotonic clock at which the time of the run is over.
@@ -120,14 +131,13 @@ class Lanes:
     def __init__(self, until: float | None = None) -> None:
         self._until = until
         self.outcomes: list[Outcome] = []
-        self._waiting: deque[Step] = deque()
+        self._queues: dict[int, _Queue] = {}
         self._running: dict[int, tuple[Step, subprocess.Popen[str]]] = {}
         self._lock = threading.Lock()
         self._printing = threading.Lock()
-        # Held while a step of the second queue runs, or tests are repeated; the gate gives the latter precedence.
-        self._alone, self._gate = threading.Lock(), threading.Lock()
+        # Held while tests are repeated, and by a queue from the choice of its next step until it is busy.
+        self._gate = threading.Lock()
         self._ending = False
-        self._beside: threading.Thread | None = None
 
     @property
     def failed(self) -> bool:
@@ -136,22 +146,30 @@ class Lanes:
             return any(outcome.failed for outcome in self.outcomes)
 
     def run(self, stage: list[Step]) -> None:
-        """Runs the steps of a stage, and starts the steps beside them. Failed tests of both queues so far are repeated at the end."""
+        """Runs the steps of a stage, and starts the steps beside them. Failed tests of all queues so far are repeated at the end."""
         with self._lock:
-            self._waiting += [step for step in stage if step.beside]
-            if self._waiting and self._beside is None:
-                self._beside = threading.Thread(target=self._run_beside, daemon=True)
-                self._beside.start()
+            for step in stage:
+                if step.queue:
+                    self._queues.setdefault(step.queue, _Queue()).waiting.append(step)
+            for queue in self._queues.values():
+                if queue.waiting and queue.thread is None:
+                    queue.thread = threading.Thread(target=self._run_queue, args=(queue,), daemon=True)
+                    queue.thread.start()
         for step in stage:
-            if not step.beside:
+            if not step.queue:
                 self._complete(step)
         self._repeat()
 
     def _repeat(self) -> None:
-        """Repeats failed tests, after the current step of the second queue."""
+        """Repeats failed tests, after the current steps of the other queues."""
         if not self._undecided():
             return
-        with self._gate, self._alone:
+        with contextlib.ExitStack() as alone:
+            alone.enter_context(self._gate)
+            with self._lock:
+                queues = list(self._queues.values())
+            for queue in queues:
+                alone.enter_context(queue.busy)
             for outcome in self._undecided():
                 decided = self._decided(outcome)
                 with self._lock:
@@ -165,7 +183,7 @@ class Lanes:
         """The outcome of a step after its failed tests were repeated."""
         self._print(f"\n=== {first.step.name}: {len(first.repeated)} failed tests once more\n")
         argv = (*first.step.argv, "--last-failed", "--last-failed-no-failures=none")
-        code, seconds, closing, _ = self._ended(first.step._replace(argv=argv, beside=False, timed=False), [])
+        code, seconds, closing, _ = self._ended(first.step._replace(argv=argv, queue=0, timed=False), [])
         # A test that pytest has not found again stays in its list.
         is_flaky = code == 0 and not first.step.failed_tests()
         return first._replace(
@@ -176,20 +194,20 @@ class Lanes:
             flaky=first.repeated if is_flaky else (),
         )
 
-    def _run_beside(self) -> None:
+    def _run_queue(self, queue: _Queue) -> None:
         while True:
             with self._lock:
-                if self._ending or not self._waiting:
-                    self._beside = None
+                if self._ending or not queue.waiting:
+                    queue.thread = None
                     return
-                step = self._waiting.popleft()
+                step = queue.waiting.popleft()
             if not (step.optional and self.failed):
                 with self._gate:
-                    self._alone.acquire()
+                    queue.busy.acquire()
                 try:
                     self._complete(step)
                 finally:
-                    self._alone.release()
+                    queue.busy.release()
 
     def _complete(self, step: Step) -> None:
         outcome = self._outcome(step)
@@ -206,7 +224,7 @@ class Lanes:
             self._print(f"{title}not begun: the time of this run is over\n")
             return Outcome(step, None, 0.0, [], no_time=True)
         collected = [title]
-        if not step.beside:
+        if not step.queue:
             self._print(collected.pop())
         if step.cache:
             shutil.rmtree(ROOT / step.cache, ignore_errors=True)
@@ -239,7 +257,7 @@ class Lanes:
         assert process.stdout is not None
         with process.stdout as lines:
             for line in lines:
-                if step.beside:
+                if step.queue:
                     collected.append(line)
                 else:
                     self._print(line)
@@ -297,12 +315,14 @@ class Lanes:
         for pid in running:
             _kill(pid, number)
 
-    def _join(self, timeout: float | None = None) -> bool:
-        """Whether the second queue has ended."""
-        thread = self._beside
-        if thread is not None:
-            thread.join(timeout)
-        return thread is None or not thread.is_alive()
+    def _join(self, timeout: float) -> bool:
+        """Whether all queues have ended, after at most this many seconds."""
+        end = time.monotonic() + timeout
+        with self._lock:
+            threads = [queue.thread for queue in self._queues.values() if queue.thread is not None]
+        for thread in threads:
+            thread.join(max(0.0, end - time.monotonic()))
+        return not any(thread.is_alive() for thread in threads)
 
     def __enter__(self) -> Lanes:
         self._before = signal.signal(signal.SIGTERM, _exit)

@@ -17,8 +17,8 @@ from tools.lanes import Step
 from tools.project import ROOT
 
 
-def step(name: str, stage: str, code: str, *, beside: bool = False, optional: bool = False) -> Step:
-    return Step(name, stage, (sys.executable, "-c", code), beside=beside, optional=optional)
+def step(name: str, stage: str, code: str, *, queue: int = 0, optional: bool = False) -> Step:
+    return Step(name, stage, (sys.executable, "-c", code), queue=queue, optional=optional)
 
 
 def test_queues_run_at_once_with_whole_output(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
@@ -29,7 +29,7 @@ def test_queues_run_at_once_with_whole_output(monkeypatch: pytest.MonkeyPatch, c
     one = f"open({str(a)!r}).close(); open({str(b)!r}, 'w').close(); print('one')"
     two = f"open({str(a)!r}, 'w').close(); print('first'); open({str(b)!r}).close(); print('second')"
     later = f"import pathlib; pathlib.Path({str(tmp_path / 'later')!r}).touch(); print('third')"
-    steps = (step("one", "x", one), step("two", "x", two, beside=True), step("three", "x", later, beside=True))
+    steps = (step("one", "x", one), step("two", "x", two, queue=1), step("three", "x", later, queue=1))
     monkeypatch.setattr(ci_steps, "STEPS", steps)
     assert main([]) == 0
     out = capsys.readouterr().out
@@ -39,9 +39,23 @@ def test_queues_run_at_once_with_whole_output(monkeypatch: pytest.MonkeyPatch, c
     assert [line.split()[2] for line in out.partition("=== summary")[2].splitlines()[1:]] == ["one", "two", "three", "all"]
 
 
+def test_three_queues_run_at_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    names = [str(tmp_path / name) for name in "abc"]
+    # Each step waits for the two others.
+    code = """
+import pathlib, time
+pathlib.Path({!r}).touch()
+while not all(pathlib.Path(name).exists() for name in {!r}):
+    time.sleep(0.01)  # sleeps: between two looks
+"""
+    steps = tuple(step(name, "x", code.format(name, names), queue=number) for number, name in enumerate(names))
+    monkeypatch.setattr(ci_steps, "STEPS", steps)
+    assert main([]) == 0
+
+
 def test_failure_beside_fails_the_run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    steps = (step("good", "x", "print('ran')"), step("bad", "x", "raise SystemExit(3)", beside=True))
-    monkeypatch.setattr(ci_steps, "STEPS", (*steps, step("more", "x", "print('as well')", beside=True)))
+    steps = (step("good", "x", "print('ran')"), step("bad", "x", "raise SystemExit(3)", queue=1))
+    monkeypatch.setattr(ci_steps, "STEPS", (*steps, step("more", "x", "print('as well')", queue=1)))
     assert main([]) == 1
     out = capsys.readouterr().out
     assert "FAILED (3)" in out
@@ -49,7 +63,7 @@ def test_failure_beside_fails_the_run(monkeypatch: pytest.MonkeyPatch, capsys: p
 
 
 def test_optional_failure_is_no_failure(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    steps = (step("may", "x", "raise SystemExit(4)", beside=True, optional=True), step("after", "x", "print('ran')", beside=True))
+    steps = (step("may", "x", "raise SystemExit(4)", queue=1, optional=True), step("after", "x", "print('ran')", queue=1))
     monkeypatch.setattr(ci_steps, "STEPS", steps)
     assert main([]) == 0
     out = capsys.readouterr().out
@@ -62,13 +76,13 @@ def test_failure_ends_optional_steps(monkeypatch: pytest.MonkeyPatch, capsys: py
     os.mkfifo(fifo)
     wait = f"import signal; open({str(fifo)!r}, 'w').close(); signal.pause()"
     bad = f"open({str(fifo)!r}).close(); raise SystemExit(5)"
-    monkeypatch.setattr(ci_steps, "STEPS", (step("bad", "x", bad), step("may", "x", wait, beside=True, optional=True)))
+    monkeypatch.setattr(ci_steps, "STEPS", (step("bad", "x", bad), step("may", "x", wait, queue=1, optional=True)))
     assert main([]) == 1
     assert "failed, which is allowed" in capsys.readouterr().out
 
 
 def test_timed_steps_end_with_the_time(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    steps = (step("always", "x", "print('ran')"), step("waits", "y", "import signal; signal.pause()", beside=True))
+    steps = (step("always", "x", "print('ran')"), step("waits", "y", "import signal; signal.pause()", queue=1))
     late = step("late", "y", "import signal; signal.pause()")
     monkeypatch.setattr(ci_steps, "STEPS", (steps[0], steps[1]._replace(timed=True), late._replace(timed=True), late._replace(timed=True)))
     assert main(["--within", "0.01"]) == 0
@@ -96,7 +110,7 @@ sys.exit(1) if "--last-failed" in sys.argv else signal.pause()
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_signal_ends_both_queues(number: signal.Signals, tmp_path: Path) -> None:
+def test_signal_ends_all_queues(number: signal.Signals, tmp_path: Path) -> None:
     fifo = tmp_path / "fifo"
     os.mkfifo(fifo)
     # Both hold the FIFO open until they end; one of them has a child that does so too.
@@ -107,7 +121,7 @@ import signal, sys
 signal.signal(signal.SIGINT, signal.default_int_handler)
 from tools import ci_steps
 from tools.lanes import Step
-ci_steps.STEPS = (Step("a", "x", (sys.executable, "-c", {hold!r})), Step("b", "x", (sys.executable, "-c", {fork!r}), beside=True))
+ci_steps.STEPS = (Step("a", "x", (sys.executable, "-c", {hold!r})), Step("b", "x", (sys.executable, "-c", {fork!r}), queue=1))
 sys.exit(ci_steps.main([]))
 """
     reader = os.open(fifo, os.O_RDONLY | os.O_NONBLOCK)

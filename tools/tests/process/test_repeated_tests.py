@@ -31,7 +31,7 @@ def counted(tmp_path: Path) -> Path:
     return tmp_path / "conftest.py.runs"
 
 
-def pytest_step(folder: Path, code: str, *, beside: bool = False) -> Step:
+def pytest_step(folder: Path, code: str, *, queue: int = 0) -> Step:
     """A step that runs tests with this code in the folder."""
     (folder / "test_it.py").write_text(textwrap.dedent(code))
     cache = folder / "cache"
@@ -48,18 +48,18 @@ def pytest_step(folder: Path, code: str, *, beside: bool = False) -> Step:
         f"{folder}/pytest.ini",
         str(folder),
     )
-    return Step("tests", "one", argv, beside=beside, cache=str(cache))
+    return Step("tests", "one", argv, queue=queue, cache=str(cache))
 
 
 def later() -> Step:
     return Step("later", "two", (sys.executable, "-c", "print('later', 'ran')"))
 
 
-@pytest.mark.parametrize("beside", [False, True])
+@pytest.mark.parametrize("queue", [0, 1])
 def test_test_that_passes_alone_is_flaky(
-    beside: bool, counted: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    queue: int, counted: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    steps = (pytest_step(tmp_path, f"{ONCE}\ndef test_good():\n    pass\n", beside=beside), later())
+    steps = (pytest_step(tmp_path, f"{ONCE}\ndef test_good():\n    pass\n", queue=queue), later())
     monkeypatch.setattr(ci_steps, "STEPS", steps)
     assert main([]) == 0
     out = capsys.readouterr().out
