@@ -158,7 +158,7 @@ def part(
         raise
     except Exception as error:
         raise query_error(error, plan.sql, plan.schemas, limits) from None
-    if known is not None and not CLOCK.search(plan.sql):
+    if known is not None and (found is not None or not CLOCK.search(plan.sql)):
         known.give(asked, rows, prepared)
     return batches
 
