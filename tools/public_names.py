@@ -13,6 +13,7 @@ import types
 from collections.abc import Iterator
 from typing import Any
 
+from monarch._core.call.foreign_names import ForeignName
 from monarch.actor import EndpointProperty
 
 _ADDRESS = re.compile(r" at 0x[0-9a-f]+")
@@ -58,7 +59,9 @@ def members(cls: type) -> dict[str, Any]:
     for base in reversed(cls.__mro__):
         if base not in _PLAIN_BASES and base.__module__.split(".")[0] == "monarch":
             annotated = dict.fromkeys(vars(base).get("__annotations__", {}))
-            found |= {name: value for name, value in {**annotated, **vars(base)}.items() if not name.startswith("_")}
+            public = {name: value for name, value in {**annotated, **vars(base)}.items() if not name.startswith("_")}
+            # These raise `AttributeError` with a hint.
+            found |= {name: value for name, value in public.items() if not isinstance(value, ForeignName)}
     if issubclass(cls, enum.Enum):
         found = {name: value for name, value in found.items() if name not in cls.__members__}
     return found

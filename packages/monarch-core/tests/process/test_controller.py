@@ -191,3 +191,44 @@ def test_failed_controller_seen_from_an_actor(asking):
     with pytest.raises(ActorError, match="Failure on to fail"):
         asking.slice(gpus=0).ask.call_one("to fail").get()
     assert asking.slice(gpus=0).ask.call_one("fine").get()[1] == 1
+
+
+class Named(Actor):
+    @endpoint
+    def kind(self):
+        return "first"
+
+
+class Derived(Named):
+    pass
+
+
+def test_controller_of_another_class_is_refused(procs, asking):
+    get_or_spawn_controller("named", Named).get()
+    text = r"^controller 'named' is an actor of class test_controller\.Named, not of mesh_actors\.Counter$"
+    for _ in range(2):
+        with pytest.raises(TypeError, match=text):
+            get_or_spawn_controller("named", Counter).get()
+    with pytest.raises(ActorError, match=f"TypeError: {text[1:-1]}"):
+        asking.slice(gpus=0).ask.call_one("named").get()
+    assert get_or_spawn_controller("named", Named).get().kind.call_one().get() == "first"
+
+
+def test_controller_of_a_subclass_is_found():
+    get_or_spawn_controller("derived", Derived).get()
+    assert get_or_spawn_controller("derived", Named).get().kind.call_one().get() == "first"
+    get_or_spawn_controller("base", Named).get()
+    with pytest.raises(TypeError, match=r"an actor of class test_controller\.Named, not of test_controller\.Derived$"):
+        get_or_spawn_controller("base", Derived).get()
+
+
+def test_controller_of_a_redefined_class_is_found():
+    def define(module, answer):
+        def kind(self):
+            return answer
+
+        return type("Redefined", (Actor,), {"__module__": module, "__qualname__": "Redefined", "kind": endpoint(kind)})
+
+    get_or_spawn_controller("redefined", define("__main__", "old")).get()
+    for module in ("__main__", "program"):
+        assert get_or_spawn_controller("redefined", define(module, "new")).get().kind.call_one().get() == "old"

@@ -217,9 +217,7 @@ class LocalActor:
         """The bound method of a plain endpoint; None if `_slow` must handle the message."""
         assert self.kind is not None
         prop = self.kind.endpoints.get(name)
-        if prop is None or prop.is_explicit or prop.is_async:
-            return None
-        return prop.method.__get__(self.instance, self.cls)
+        return None if prop is None or prop.is_explicit or prop.is_async else prop.method.__get__(self.instance, self.cls)
 
     def _enter(self, rank: int, extent: bytes) -> None:
         set_context(Context(self.context.actor_instance, Point(rank, Extent.from_wire(extent))))
@@ -286,7 +284,8 @@ class LocalActor:
         is_answered = call.wants_reply and not (call.flags & EXPLICIT_PORT and stage == "call")
         # If the actor has failed meanwhile, the outcome of its endpoint is dropped.
         if is_answered and isinstance(exc, Exception) and self.failure is None:
-            call.reply_error(ERROR, pack_error(exc, self.display, self.process.pid, self.process.host, call.method))
+            function = self.method_of(call)[0] if stage == "result" else None
+            call.reply_error(ERROR, pack_error(exc, self.display, self.process.pid, self.process.host, call.method, function))
             return False
         self.fail_raised(exc)
         if call.wants_reply and self.failure is not None:

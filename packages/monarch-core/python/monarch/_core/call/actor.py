@@ -6,6 +6,7 @@ from weakref import WeakKeyDictionary
 
 from monarch._core.call.coroutine_function import is_coroutine_function, is_generator_function
 from monarch._core.call.deadline import check_seconds
+from monarch._core.call.foreign_names import ForeignName
 from monarch._core.shape.mesh import MeshTrait
 
 TYPE_CHECKING = False
@@ -42,8 +43,8 @@ if TYPE_CHECKING:
 
 # The hook for messages that come back.
 UNDELIVERABLE = "_handle_undeliverable_message"
-# The ways to call an endpoint of a handle.
-_ADVERBS = frozenset({"broadcast", "call", "call_one", "choose", "rref", "stream"})
+# The ways to call an endpoint of a handle, and that of Ray.
+_ADVERBS = frozenset({"broadcast", "call", "call_one", "choose", "remote", "rref", "stream"})
 # Public attributes of a handle: no endpoint may have one of these names.
 HANDLE_ATTRIBUTES = frozenset({"slice", "split", "flatten", "rename", "size", "sizes", "extent", "stop", "initialized", "actor_class"})
 
@@ -300,6 +301,8 @@ class Actor(MeshTrait):
         logger: logging.Logger
     else:
         logger = _Logger()
+        options = ForeignName()
+        remote = ForeignName()
     _is_system_actor: bool = False
 
     def __supervise__(self, failure: MeshFailure) -> bool | None:
@@ -411,6 +414,11 @@ def _override(cls: type, name: str) -> Any:
 
 
 _known: WeakKeyDictionary[type, ActorClass] = WeakKeyDictionary()
+
+
+def class_name(cls: type) -> str:
+    """The qualified name of a class in displays and errors."""
+    return f"{cls.__module__}.{cls.__qualname__}".replace("<locals>.", "")
 
 
 def actor_class(cls: type) -> ActorClass:

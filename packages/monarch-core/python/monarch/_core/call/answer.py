@@ -12,6 +12,8 @@ from monarch._core.errors.text import actor_call_failed
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from typing import Any
+
     from monarch._core._native import Result
     from monarch._core._native.system import ProcessEnd
     from monarch._core.errors.errors import ActorError
@@ -19,11 +21,12 @@ if TYPE_CHECKING:
     from monarch._core.process.process import LocalProcess
 
 
-def pack_error(exc: BaseException, display: str, pid: int, host: str, method: str = "") -> bytes:
-    """Packs an exception as the body of an answer. `method` is the endpoint that raised it."""
-    from monarch._core.pickle.remote_exception import pack_exception
+def pack_error(exc: BaseException, display: str, pid: int, host: str, method: str = "", result_of: Any = None) -> bytes:
+    """Packs an exception as the body of an answer. `method` is the endpoint that raised it, `result_of` the function with a bad result."""
+    from monarch._core.pickle.remote_exception import pack_exception, pack_result_error
 
-    return marshal.dumps((pack_exception(exc), display, pid, host, method))
+    packed = pack_exception(exc) if result_of is None else pack_result_error(exc, result_of)
+    return marshal.dumps((packed, display, pid, host, method))
 
 
 def pack_plain_error(exc: BaseException) -> bytes:

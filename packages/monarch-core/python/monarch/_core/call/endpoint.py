@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from monarch._core._native.protocol import NO_ANSWER, ONLY_ANSWER, STREAM
+from monarch._core.call.foreign_names import ADVERBS, no_async_for
 from monarch._core.call.future import new_future
 from monarch._core.shape.generic import Generic
 
@@ -166,8 +167,8 @@ class Endpoint(Generic[P, R]):
         target = self.__core__
         cell = target.begin(args, kwargs, STREAM)
         if isinstance(cell, BaseException):
-            return iter([target.failed(cell) for _ in range(target.size)])
-        return iter([new_future(cell, target.arrival_result(i), i) for i in range(target.size)])
+            return Answers([target.failed(cell) for _ in range(target.size)])
+        return Answers([new_future(cell, target.arrival_result(i), i) for i in range(target.size)])
 
     def broadcast(self, /, *args: P.args, **kwargs: P.kwargs) -> None:
         """Sends to all actors of the mesh and waits for none. An exception in the endpoint fails its actor.
@@ -215,7 +216,26 @@ class Endpoint(Generic[P, R]):
     if not TYPE_CHECKING:
 
         def __call__(self, /, *_: Any, **__: Any) -> None:
-            raise TypeError(
-                f"{self.__core__.title} is an endpoint and runs in its actors: "
-                "use .call(), .call_one(), .choose(), .stream() or .broadcast()"
-            )
+            raise TypeError(f"{self.__core__.title} is an endpoint and runs in its actors: {ADVERBS}")
+
+        def __getattr__(self, name: str) -> None:
+            # A private name may be a slot of an instance without fields.
+            raise AttributeError(name if name[:1] == "_" else f"endpoint {self.__core__.title} has no attribute {name!r}: {ADVERBS}")
+
+
+class Answers:
+    """The iterator of `Endpoint.stream`."""
+
+    __slots__ = ("_futures",)
+
+    def __init__(self, futures: list[Any]) -> None:
+        self._futures = iter(futures)
+
+    def __iter__(self) -> Iterator[Any]:
+        return self._futures
+
+    def __next__(self) -> Any:
+        return next(self._futures)
+
+    if not TYPE_CHECKING:
+        __aiter__ = no_async_for("a stream", "`for future in stream:` gives the futures as they arrive, and `await future` each result")

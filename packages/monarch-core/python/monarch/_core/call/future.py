@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from _thread import allocate_lock
 
+from monarch._core.call.foreign_names import no_async_for
 from monarch._core.shape.generic import Generic
 
 TYPE_CHECKING = False
@@ -33,6 +34,9 @@ _OWN_MODULES = ("monarch._core.call.future", "monarch._core.call.lazy_future", "
 
 # Milliseconds between two checks whether a loop that cannot watch descriptors is closed.
 _CLOSED_CHECK = 1000
+
+# The hint of errors about what a future is not.
+_OBSERVE = ".get(timeout=...) waits for the result, as `await` does in a coroutine"
 
 # States of a future.
 PENDING, VALUE, ERROR = 0, 1, 2
@@ -356,6 +360,14 @@ class Future(Generic[R]):
             outer.set_exception(error)
         except BaseException as e:
             outer.set_exception(e.with_traceback(None))
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> None:
+            # A private name may be a slot of an instance without fields.
+            raise AttributeError(name if name[:1] == "_" else f"'Future' object has no attribute {name!r}: {_OBSERVE}")
+
+        __aiter__ = no_async_for("a Future", _OBSERVE)
 
     def __repr__(self) -> str:
         names = {PENDING: "done, not looked at" if self._done() else "pending", VALUE: "value", ERROR: "error"}

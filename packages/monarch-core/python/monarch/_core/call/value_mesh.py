@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from monarch._core.call.foreign_names import no_async_for
 from monarch._core.shape.generic import Generic
 from monarch._core.shape.mesh import MeshTrait
 from monarch._core.shape.shape import Point, Shape
@@ -135,6 +136,9 @@ class ValueMesh(MeshTrait, Generic[R]):
         self._shape = shape
         self._cells = cells
         self._positions = range(len(cells))
+
+    if not TYPE_CHECKING:
+        __aiter__ = no_async_for("a ValueMesh", "it has all values, which `for point, value in values.items():` gives")
 
     @staticmethod
     def from_indexed(shape: Shape, pairs: Iterable[tuple[int, T]]) -> ValueMesh[T]:

@@ -6,7 +6,7 @@ import marshal
 from _thread import allocate_lock
 
 from monarch._core._native.protocol import ERROR, FIRST_ERROR
-from monarch._core.call.actor import actor_class
+from monarch._core.call.actor import actor_class, class_name
 from monarch._core.call.actor_mesh import check_names
 from monarch._core.call.arguments import check_arguments
 from monarch._core.call.future import Future, new_future
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 
 _lock = allocate_lock()
+_MAIN = frozenset({"__main__", "__mp_main__"})
 
 
 def get_or_spawn_controller(name: str, Class: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> Future[T]:
@@ -43,7 +44,8 @@ def get_or_spawn_controller(name: str, Class: Callable[P, T], *args: P.args, **k
 
     Raises:
         ValueError: the class cannot be spawned.
-        TypeError: the arguments do not fit `__init__`.
+        TypeError: the arguments do not fit `__init__`; from the Future: the controller exists, and its class is neither `Class` nor a
+            subclass. Classes are compared by name, so a class that a notebook has defined again is the same.
         ActorError: from the Future: the controller has failed; the text begins with `Failure on {name}`.
 
     ```python
@@ -69,19 +71,23 @@ def get_or_spawn_controller(name: str, Class: Callable[P, T], *args: P.args, **k
     check_names(actor_class(Class), Class)  # pyright: ignore
     check_arguments(Class.__init__, 1, args, kwargs, Class.__qualname__)  # pyright: ignore
     process = current_process()
-    request = marshal.dumps((name, dumps_class(Class), dumps_in_band((args, kwargs))))  # pyright: ignore
+    named = (name, Class.__module__, Class.__qualname__)  # pyright: ignore
+    request = marshal.dumps((*named, dumps_class(Class), dumps_in_band((args, kwargs))))  # pyright: ignore
     cell = process.native.cell(FIRST_ERROR, 1, [process.peers.job])
     process.native.request(process.peers.job, CONTROLLER, request, cell.slot)
     return new_future(cell, lambda c: _result(c, name))
 
 
 def _result(cell: PendingCall, name: str) -> Any:
-    from monarch._core.call.answer import actor_error
+    from monarch._core.call.answer import endpoint_error
+    from monarch._core.errors.errors import ActorError
 
     error = cell.error()
     if error is not None:
         if error.status == ERROR:
-            found = actor_error(error, name, "get_or_spawn_controller")
+            found = endpoint_error(error, name, "get_or_spawn_controller")
+            if not isinstance(found, ActorError):
+                raise found
             found.args = (str(found.exception),)
             found.message = str(found.exception).split("\n", 1)[0]  # the rest is in the traceback
             raise found
@@ -97,15 +103,37 @@ def handle_request(process: LocalProcess, sender: int, slot: int, body: bytes) -
     """Handles a look-up, on the client's housekeeping thread."""
     from monarch._core.pickle.pickling import dumps_in_band
 
-    name, payload, arguments = fields(body, str, bytes, bytes)
+    name, module, qualname, payload, arguments = fields(body, str, str, str, bytes, bytes)
     try:
         found = _find_or_spawn(process, name, payload, arguments)
+        _check_class(name, found.actor_class, module, qualname)
+    except _OtherClass as e:
+        from monarch._core.call.answer import pack_plain_error
+
+        process.native.reply(sender, slot, 0, ERROR, pack_plain_error(TypeError(str(e))))
+        return
     except Exception as e:
         from monarch._core.call.answer import pack_error
 
         process.native.reply(sender, slot, 0, ERROR, pack_error(e, "<root>", process.pid, process.host))
         return
     process.native.reply(sender, slot, 0, 0, dumps_in_band(found))
+
+
+class _OtherClass(Exception):
+    """The controller is an actor of another class than the caller has named."""
+
+
+def _check_class(name: str, cls: type, module: str, qualname: str) -> None:
+    """Raises `_OtherClass` if neither the class of the controller nor one of its bases has this name.
+
+    The script of the client is `__main__` there, and has another name in a process that imports it.
+    """
+    for base in cls.__mro__:
+        if base.__qualname__ == qualname and (base.__module__ == module or _MAIN & {base.__module__, module}):
+            return
+    expected = f"{module}.{qualname}".replace("<locals>.", "")
+    raise _OtherClass(f"controller {name!r} is an actor of class {class_name(cls)}, not of {expected}")
 
 
 def _find_or_spawn(process: LocalProcess, name: str, payload: bytes, arguments: bytes) -> ActorMesh:

@@ -12,7 +12,7 @@ from _pickle import dumps
 from monarch._core._native import Caller, block_if_exiting
 from monarch._core._native.events import mesh_made
 from monarch._core._native.protocol import NO_ANSWER
-from monarch._core.call.actor import actor_class
+from monarch._core.call.actor import actor_class, class_name
 from monarch._core.call.actor_mesh import ActorMesh, check_names
 from monarch._core.call.actor_ranks import ActorRanks
 from monarch._core.call.arguments import check_arguments
@@ -103,8 +103,7 @@ class ProcSet:
         check_names(actor_class(cls), cls)
         cls = replaced(cls)
         check_arguments(cls.__init__, 1, args, kwargs, cls.__qualname__)
-        class_name = f"{cls.__module__}.{cls.__qualname__}".replace("<locals>.", "")
-        return self.spawn_actors(new_uid(), name, (class_name, dumps_class(cls), cls), args, kwargs)
+        return self.spawn_actors(new_uid(), name, (class_name(cls), dumps_class(cls), cls), args, kwargs)
 
     def spawn_actors(self, uid: int, name: str, kind: tuple[str, bytes, Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> ActorMesh:
         """Spawns the actors. `kind`: the class by its name, by its pickle, and itself, if this process has it."""
@@ -113,10 +112,10 @@ class ProcSet:
         if place is None:
             place = self._place = SpawnPlace(self.info, self.shape)
         job, procs, shape = self.info.job, place.procs, place.shape
-        class_name, payload, cls = kind
+        named, payload, cls = kind
         owner = spawning_owner()
         here = process.peers.host_in(job)
-        info = MeshInfo(uid, name, owner.display, shape.extent, procs, class_name, payload, place.agents, process.uid, here, job)
+        info = MeshInfo(uid, name, owner.display, shape.extent, procs, named, payload, place.agents, process.uid, here, job)
         info.cls = cls
         ranks = ActorRanks(info, shape)
         # This message comes first, because pickling the arguments may raise; the receivers hold it until the actor is there.
@@ -127,7 +126,7 @@ class ProcSet:
         except TypeError as e:
             from monarch._core.call.call_target import sent_again
 
-            cell, is_sent = sent_again(e, ranks, caller, f"spawn of {class_name}", args, kwargs, NO_ANSWER)
+            cell, is_sent = sent_again(e, ranks, caller, f"spawn of {named}", args, kwargs, NO_ANSWER)
         if cell is not None:  # the deadline has passed: an actor without this message would never begin
             from monarch._core.call.call_target import CallTarget
 
@@ -135,7 +134,7 @@ class ProcSet:
         spec = marshal.dumps((info.state(), owner.process.uid, owner.mailbox, self._origin()))
         owned = OwnedMesh(process, owner, info, True)
         process.meshes.known[info.uid] = info
-        mesh_made(uid, self.info.uid, class_name, name, owner.display, place.json, *place.view)
+        mesh_made(uid, self.info.uid, named, name, owner.display, place.json, *place.view)
         native = process.native
         for rank, proc in enumerate(procs):
             native.spawn_actor(proc, info.uid, rank.to_bytes(4, "little") + spec)

@@ -10,9 +10,11 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable, Iterator
 
 HEADER = "Traceback of where the remote call failed (most recent call last):"
+# In the paths of the frames of cloudpickle.
+_PICKLER = "/cloudpickle/"
 _PYTHON_HEADER = "Traceback (most recent call last):\n"
 
 # Longer texts of exceptions lose their middle in reports: every owner up the tree gets a copy, and the console too.
@@ -57,18 +59,38 @@ def raised_text(exc: BaseException) -> str:
     return f"{name}: {text}" if text else name
 
 
-def format_exception(exc: BaseException) -> str:
-    """The traceback with causes, contexts and notes; an `ActorError` in it brings the traceback of its own origin."""
+def format_exception(exc: BaseException, result_of: Any = None) -> str:
+    """The traceback with causes, contexts and notes; an `ActorError` in it brings the traceback of its own origin.
+
+    The result of the function `result_of` could not be pickled: the function is the first frame, though it has returned.
+    """
     import traceback
 
     try:
         described = traceback.TracebackException.from_exception(exc)
         _cut(described, _package_folders(), set())
+        if result_of is not None:
+            described.stack[:0] = _definition(result_of)
         text = "".join(described.format()).rstrip("\n")
     except BaseException:  # an exception whose text raises must not hide itself
         text = f"{_PYTHON_HEADER}{type_name(type(exc))}: {exception_text(exc)}"
     text = bounded(text.replace(_PYTHON_HEADER, HEADER + "\n"), TRACEBACK_LIMIT)
     return text if text.startswith(HEADER) else f"{HEADER}\n{text}"
+
+
+def _definition(function: Any) -> list[Any]:
+    """The line that begins the definition of a function, as a frame; empty for callables without a source."""
+    import linecache
+    import traceback
+
+    code = getattr(function, "__code__", None)
+    if code is None:
+        return []
+    name, number = code.co_filename, code.co_firstlineno
+    # The first line is that of the first decorator.
+    while (line := linecache.getline(name, number).split()) and line[0] not in ("def", "async"):
+        number += 1
+    return [traceback.FrameSummary(name, number if line else code.co_firstlineno, code.co_name)]
 
 
 def _package_folders() -> tuple[str, ...]:
@@ -79,7 +101,7 @@ def _package_folders() -> tuple[str, ...]:
 
 
 def _cut(described: Any, ours: tuple[str, ...], seen: set[int]) -> None:
-    """Removes frames of this package from a `TracebackException` and all its chained exceptions."""
+    """Removes frames of this package, and of the pickler below it, from a `TracebackException` and all its chained exceptions."""
     pending = [described]
     while pending:
         part = pending.pop()
@@ -87,8 +109,16 @@ def _cut(described: Any, ours: tuple[str, ...], seen: set[int]) -> None:
             continue
         seen.add(id(part))
         if part.stack is not None:
-            part.stack[:] = [frame for frame in part.stack if not frame.filename.startswith(ours)]
+            part.stack[:] = _others(part.stack, ours)
         pending += (part.__cause__, part.__context__, *(part.exceptions or ()))
+
+
+def _others(frames: Iterable[Any], ours: tuple[str, ...]) -> Iterator[Any]:
+    is_ours = False
+    for frame in frames:
+        is_ours = frame.filename.startswith(ours) or (is_ours and _PICKLER in frame.filename)
+        if not is_ours:
+            yield frame
 
 
 def pack_exception(
@@ -98,6 +128,14 @@ def pack_exception(
 ) -> Packed:
     """The exception as plain values, which can always be sent; the pickle is None if the exception does not survive a round trip."""
     return (*describe(exc), _pickled(exc, dumps, loads))
+
+
+def pack_result_error(exc: BaseException, function: Any) -> Packed:
+    """`pack_exception` for the error of pickling a result of `function`."""
+    kind, text, _, data = pack_exception(exc)
+    place = next((note for note in getattr(exc, "__notes__", ()) if note.startswith("in ")), "")
+    text = f"the result cannot be pickled{', ' if place else ''}{place}: {text}"
+    return kind, text, format_exception(exc, function), data
 
 
 def _pickled(exc: BaseException, dumps: Callable[[BaseException], bytes] | None, loads: Callable[[bytes], Any] | None) -> bytes | None:
