@@ -71,17 +71,27 @@ def test_environment_wins_over_what_is_pushed():
     assert lines(done.stdout) == ["5s 5s", "8s 8s"]
 
 
-def test_bad_variable_is_reported_only_by_client():
+@pytest.mark.parametrize(
+    ("variable", "text"),
+    [
+        ("MONARCH_TAIL_LOG_LINES", "environment variable MONARCH_TAIL_LOG_LINES is ignored: "),
+        (
+            "MONARCH_TAIL_LOG_LINE",
+            "environment variable MONARCH_TAIL_LOG_LINE has no effect: the setting with the closest name is ",
+        ),
+    ],
+)
+def test_bad_variable_is_reported_only_by_client(variable, text):
     done = run(
         """
         from mesh_actors import Probe
         from monarch.actor import this_host
         this_host().spawn_procs({"gpus": 2}).spawn("probe", Probe).setting.call("tail_log_lines").get()
         """,
-        env={"MONARCH_TAIL_LOG_LINES": "many"},
+        env={variable: "many"},
     )
     (line,) = lines(done.stderr)
-    assert line.startswith("environment variable MONARCH_TAIL_LOG_LINES is ignored: ")
+    assert line.startswith(text)
 
 
 def test_setting_of_a_proc_reaches_its_own_procs():

@@ -208,7 +208,10 @@ class Configuration:
         """
         view = self.whole() if elsewhere else self.view()
         values = {
-            name: setting.to_text(view[name]) for name, setting in KNOWN.items() if not setting.local and view[name] != setting.default
+            # Wheels may have declared keys since the view was built.
+            name: setting.to_text(found)
+            for name, found in view.items()
+            if not (setting := KNOWN[name]).local and found != setting.default
         }
         return {**self._later, **values}
 
@@ -325,6 +328,14 @@ def _log(messages: Iterable[str]) -> None:
         getLogger("monarch.config").warning("%s", message)
         if _warned is not None:
             _warned(message)
+
+
+def warn_misspelt(names: Iterable[str]) -> None:
+    """Logs a warning for each environment variable that no setting has, although its name is close to that of one."""
+    from monarch._core.config.misspelt import misspelt
+
+    for name, close in misspelt(names).items():
+        _log([f"environment variable {name} has no effect: the setting with the closest name is {close}"])
 
 
 class Configured:

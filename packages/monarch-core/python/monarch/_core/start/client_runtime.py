@@ -11,6 +11,7 @@ from _thread import start_new_thread
 from monarch._core._native import thread_limit
 from monarch._core.call import failure_imports as _failure_imports
 from monarch._core.config import duration as _duration
+from monarch._core.config.config import warn_misspelt
 from monarch._core.process import log_directory as _log_directory
 from monarch._core.process import recorder, runtime_log, stacks
 from monarch._core.process.current import set_process
@@ -31,7 +32,8 @@ del _duration, _failure_imports, _log_directory
 def begin(native: NativeProcess) -> LocalProcess:
     """Makes this process the client, on its native node."""
     process = LocalProcess(native, host_name(), "client")
-    process.place.start_variables = {name: value for name, value in native_variables().items() if is_start_variable(name)}
+    variables = native_variables()
+    process.place.start_variables = {name: value for name, value in variables.items() if is_start_variable(name)}
     try:
         start_new_thread(run_client, (process,))
     except RuntimeError as e:
@@ -44,6 +46,7 @@ def begin(native: NativeProcess) -> LocalProcess:
     runtime_log.start(process)
     recorder.start(process)
     runtime_log.event("client.start")
+    warn_misspelt(variables)
     if "IPython" in sys.modules:
         from monarch._core.observe.notebook import install
 
