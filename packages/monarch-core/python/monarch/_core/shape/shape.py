@@ -380,7 +380,11 @@ class Point(_Dimensions):
         return Point, (self._rank, self._extent)
 
     def __repr__(self) -> str:
-        return "{" + ", ".join(f"'{label}': {self[label]}/{self.size(label)}" for label in self._extent._labels) + "}"
+        shown: list[str] = []
+        for label in self._extent._labels:
+            stride, size = self._extent._dimension(label)
+            shown.append(f"'{label}': {self._rank // stride % size}/{size}")
+        return "{" + ", ".join(shown) + "}"
 
 
 class Region:

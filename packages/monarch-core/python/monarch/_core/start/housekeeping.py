@@ -135,7 +135,8 @@ class Housekeeping:
         native = self.process.native
         while True:
             event = native.next_event(self._timeout())
-            self.watches = [w for w in self.watches if not w.over()]
+            if self.watches:
+                self.watches = [w for w in self.watches if not w.over()]
             if event is not None:
                 self.vital = isinstance(event, _VITAL)
                 if self._handle(event):
