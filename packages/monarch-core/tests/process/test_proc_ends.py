@@ -130,3 +130,46 @@ os.wait()
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert json.loads(done.stdout) == ["json.decoder"]
+
+
+ORDERLY = """
+import contextvars, ctypes, os, sys, threading
+from monarch._core.start import shared_modules
+
+held, value = threading.local(), contextvars.ContextVar("value")
+
+class Ending:
+    def __init__(self, word, write=os.write):
+        self.word, self.write = word, write
+    def __del__(self):
+        self.write(1, self.word)
+
+shared_modules.prepare()
+shared_modules.share()
+pid = os.fork()
+if pid:
+    ended = os.waitpid(pid, 0)[1]
+    os.write(1, b"code " + str(os.waitstatus_to_exitcode(ended)).encode())
+    os._exit(0)
+shared_modules.is_orderly = True
+kept = Ending(b"module ")
+held.ending, held.file = Ending(b"local "), open(sys.argv[1], "w")
+held.file.write("buffered")
+value.set(Ending(b"context "))
+"""
+
+
+@pytest.mark.parametrize(
+    "body, printed, code",
+    [
+        ("", "module local context ", 0),
+        # The last function of an extension, `abort`, runs.
+        ("ctypes.pythonapi.Py_AtExit(ctypes.CDLL(None).abort)", "module local context ", -6),
+        # Python reports that it cannot write its streams.
+        ("sys.stdout = open('/dev/full', 'w'); print('lost')", "module local context ", 120),
+    ],
+)
+def test_orderly_proc_ends_all_objects_first(body: str, printed: str, code: int, tmp_path: Path) -> None:
+    done = subprocess.run([sys.executable, "-c", ORDERLY + body, tmp_path / "file"], capture_output=True, text=True, check=True)
+    assert sorted(done.stdout.split()) == sorted([*printed.split(), "code", str(code)])
+    assert (tmp_path / "file").read_text() == "buffered"

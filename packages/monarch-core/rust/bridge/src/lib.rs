@@ -45,7 +45,9 @@ mod _native {
     #[pymodule_export]
     use crate::deadline::{current_deadline, enter_deadline, leave_deadline};
     #[pymodule_export]
-    use crate::exit::{begin_exit, begin_leaving, block_if_exiting, set_exit_code, set_parent_death_signal, set_runtime_thread};
+    use crate::exit::{
+        begin_exit, begin_leaving, block_if_exiting, exit_when_cleared, set_exit_code, set_parent_death_signal, set_runtime_thread,
+    };
     #[pymodule_export]
     use crate::gil::hold_gil;
     #[pymodule_export]

@@ -1,9 +1,12 @@
-"""The modules of the standard library that a forked proc has from its zygote, which its end leaves as they are.
+"""What the end of a forked proc leaves out: work on memory that the proc shares with its zygote.
 
 Python's finalisation clears each module. A proc shares the pages of these modules with its zygote, and the kernel copies a page at the
-first change: that was two thirds of the processor time of a proc's end. So the last exit handler of a proc takes these modules out of
-`sys.modules`, and finalisation does not see them. All others end as in any program: those of the program, of installed packages, and of
-Monarch, whose registries lead to objects of the program. Such an object may need the builtins at its end, which finalisation clears last.
+first change. So the last exit handler of a proc takes those of the standard library out of `sys.modules`, where finalisation finds
+modules. All others end as in any program: those of the program, of installed packages, and of Monarch, whose registries lead to objects of
+the program. Such an object may need the builtins at its end, which finalisation clears last.
+
+The process ends as soon as finalisation has ended the objects of the program. The rest frees memory of the interpreter itself, such as its
+interned strings.
 
 What always holds: the modules live until the process has ended, because `_kept` refers to itself and is frozen with the zygote's objects.
 """
@@ -13,6 +16,8 @@ from __future__ import annotations
 import atexit
 import os
 import sys
+
+from monarch._core._native import exit_when_cleared
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -24,6 +29,8 @@ _shared: dict[str, ModuleType] = {}
 _kept: list[object] = [_shared]
 _kept.append(_kept)
 _known = 0
+# The proc has ended in order: its exit code is 0.
+is_orderly = False
 
 
 def prepare() -> None:
@@ -46,3 +53,10 @@ def _leave(zygote: int) -> None:
     for name, module in _shared.items():
         if sys.modules.get(name) is module:
             del sys.modules[name]
+    if is_orderly:
+        try:
+            sys.stdout.flush()
+            sys.stderr.flush()
+        except Exception:  # Python reports that, and gives the exit code
+            return
+        exit_when_cleared()

@@ -348,4 +348,6 @@ def main() -> None:
     if child is None:
         os._exit(0)
     setup, link = child
-    sys.exit(proc_main.run(setup, link))
+    code = proc_main.run(setup, link)
+    shared_modules.is_orderly = code == 0
+    sys.exit(code)
