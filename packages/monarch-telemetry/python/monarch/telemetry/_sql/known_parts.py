@@ -9,23 +9,12 @@ import re
 import threading
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
-
-if TYPE_CHECKING:
-    from monarch.telemetry._sql.context import Session
+from typing import Any
 
 # The most statements, each a session of some 100 KiB.
 _MOST = 32
 # The planner puts the value of these functions into the plan.
 CLOCK = re.compile(r"\b(?:now|today|current_\w+|localtime\w*)\b", re.IGNORECASE)
-
-
-class Prepared(NamedTuple):
-    """A planned statement. `nodes` are what runs for each cut; None where they run only once, and the statement is planned again."""
-
-    session: Session
-    frame: Any
-    nodes: tuple[Any, ...] | None
 
 
 class KnownParts:
@@ -37,7 +26,7 @@ class KnownParts:
         # Rows as they were given, and the table of the library.
         self._tables: dict[str, tuple[Sequence[Any], Any]] = {}
         # By what was asked: the part, and the names of its tables.
-        self._parts: OrderedDict[object, tuple[Prepared, tuple[str, ...]]] = OrderedDict()
+        self._parts: OrderedDict[object, tuple[Any, tuple[str, ...]]] = OrderedDict()
         # The names of tables, and what was asked, since `forget`.
         self._used: set[object] = set()
 
@@ -56,14 +45,14 @@ class KnownParts:
             self._tables[name] = (tuple(batches), table)
             self._used.add(name)
 
-    def take(self, asked: object, rows: Mapping[str, Sequence[Any]]) -> Prepared | None:
-        """The part for what is asked over these rows, which no other thread gets until it is given back."""
+    def take(self, asked: object, rows: Mapping[str, Sequence[Any]]) -> Any:
+        """The part over these rows, which no other thread gets until it is given back; None where it is not known."""
         with self._lock:
             if asked not in self._parts or not all(self._has(name, batches) for name, batches in rows.items()):
                 return None
             return self._parts.pop(asked)[0]
 
-    def give(self, asked: object, rows: Mapping[str, Sequence[Any]], part: Prepared) -> None:
+    def give(self, asked: object, rows: Mapping[str, Sequence[Any]], part: Any) -> None:
         """Holds a part over these rows, unless they have changed meanwhile."""
         with self._lock:
             if all(self._has(name, batches) for name, batches in rows.items()):

@@ -21,7 +21,7 @@ from monarch.telemetry._sql.cuts import Cut, NoCut
 from monarch.telemetry._sql.expansion import check as check_expansion
 from monarch.telemetry._sql.expected import columns_of
 from monarch.telemetry._sql.growth import may_grow
-from monarch.telemetry._sql.known_parts import CLOCK, KnownParts, Prepared
+from monarch.telemetry._sql.known_parts import CLOCK, KnownParts
 from monarch.telemetry._sql.limits import DEFAULT, Count, Limits
 from monarch.telemetry._sql.plan_bytes import UnknownPlan, partial_reduce, replaced
 from monarch.telemetry._sql.problems import PlanMismatch, query_error
@@ -82,6 +82,14 @@ class Plan(NamedTuple):
             return Plan(**fields, schemas=schemas)
         except (ValueError, TypeError, KeyError, AttributeError) as error:
             raise QueryError(f"this is no plan of a query: {error}") from None
+
+
+class Prepared(NamedTuple):
+    """A planned part. `nodes` are what runs for each cut; None where they run only once, and the statement is planned again."""
+
+    session: Session
+    frame: Any
+    nodes: tuple[Any, ...] | None
 
 
 def make(
@@ -149,7 +157,7 @@ def part(
         return []
     asked = (plan.sql, plan.shape, plan.cuts, plan.hidden, limits.memory)
     rows = {name: own[name][1] for name in plan.reads if name in own}
-    found = None if known is None else known.take(asked, rows)
+    found: Prepared | None = None if known is None else known.take(asked, rows)
     try:
         prepared = _prepared(plan, own, limits, known) if found is None else found
         nodes = prepared.nodes or _nodes(plan, prepared.frame)
