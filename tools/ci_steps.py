@@ -100,6 +100,8 @@ _STEPS = (
     Step("cargo", "rust", ("cargo", "test", "--quiet", "--locked", "--release", *_PROFILE, *_TESTED), _RUST_FOLDER, wheels=(CORE.name,)),
     # Without PyTorch its tests are left out with a reason. The installation takes a minute or two and ends long before the step `torch`.
     Step("build_torch", "rust", (PY, "-m", "tools.side_venv", "torch"), queue=1, optional=True, wheels=_with("tests/pytorch")),
+    # Without Prefect the tests of its plug-in are left out with a reason.
+    Step("build_prefect", "rust", (PY, "-m", "tools.side_venv", "prefect"), queue=1, optional=True, wheels=_ALL),
     # Without a cluster its tests are left out with a reason.
     Step("build_k8s", "rust", (PY, "-m", "tools.k8s", "build"), queue=2, optional=True, wheels=_with("tests/k8s")),
     # Left out, with the reason, where the headers of libfuse cannot be installed.
