@@ -381,7 +381,7 @@ class Point(_Dimensions):
 
     def __repr__(self) -> str:
         shown: list[str] = []
-        for label in self._extent._labels:
+        for label in self._labels:
             stride, size = self._extent._dimension(label)
             shown.append(f"'{label}': {self._rank // stride % size}/{size}")
         return "{" + ", ".join(shown) + "}"
