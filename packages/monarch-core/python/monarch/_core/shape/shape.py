@@ -380,10 +380,8 @@ class Point(_Dimensions):
         return Point, (self._rank, self._extent)
 
     def __repr__(self) -> str:
-        shown: list[str] = []
-        for label in self._labels:
-            stride, size = self._extent._dimension(label)
-            shown.append(f"'{label}': {self._rank // stride % size}/{size}")
+        sizes = zip(self._labels, self._extent.sizes, strict=True)
+        shown = [f"'{label}': {self[label]}/{size}" for label, size in sizes]
         return "{" + ", ".join(shown) + "}"
 
 
