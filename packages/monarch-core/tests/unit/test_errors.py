@@ -314,7 +314,9 @@ def test_call_failed():
 
 
 def test_spawn_failed():
-    text = text_module.spawn_failed("work", failure_module.cause(REASONS["exit_code"][0]), text_module.where(3, "h"))
+    text = text_module.fill(
+        "spawn_failed", mesh="work", cause=failure_module.cause(REASONS["exit_code"][0]), where=text_module.where(3, "h")
+    )
     assert text == "error spawning actor mesh work: the process this actor was running on exited with non-zero code 3 (pid 3 on h)"
 
 
@@ -349,8 +351,8 @@ def test_attach_failed():
 def test_remaining_texts():
     assert text_module.fill("version_mismatch", ours="wire 3", theirs="wire 2", peer="h1") == "version mismatch: wire 3 here, wire 2 at h1"
     assert text_module.fill("authentication_failed", peer="h1", why="refused") == "authentication failed with h1: refused"
-    assert text_module.controller_failed("actor_1", "x") == "Failure on actor_1: x"
-    line = text_module.unhandled_at_root("h1", 5, "now")
+    assert text_module.fill("controller_failed", name="actor_1", failure="x") == "Failure on actor_1: x"
+    line = text_module.fill("unhandled_at_root", host="h1", pid=5, time="now")
     assert line == "Unhandled monarch error on the root actor, hostname=h1, PID=5 at time now:"
     assert text_module.actor_call_failed("work", "step") == "Actor call work.step failed."
     assert text_module.actor_call_failed("work", "step", base=True) == "Actor call work.step failed with BaseException."

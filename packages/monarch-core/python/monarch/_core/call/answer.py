@@ -153,10 +153,14 @@ def spawn_error(info: MeshInfo, rank: int, endpoint: str | None = None) -> BaseE
     from monarch._core.call.lost_host import why_lost
     from monarch._core.errors.errors import SpawnError
     from monarch._core.errors.failure import cause
-    from monarch._core.errors.text import spawn_failed, where
+    from monarch._core.errors.text import fill, where
 
     failure = info.failed[rank]
     if (error := why_lost(info, failure)) is not None:
         return error
     place = where(failure.pid, failure.host, failure.reason.signal)
-    return SpawnError(spawn_failed(info.name, cause(failure.reason, host=failure.host, mesh=info.name), place), endpoint, failure=failure)
+    return SpawnError(
+        fill("spawn_failed", mesh=info.name, cause=cause(failure.reason, host=failure.host, mesh=info.name), where=place),
+        endpoint,
+        failure=failure,
+    )

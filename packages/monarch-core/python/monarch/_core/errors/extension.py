@@ -3,55 +3,10 @@
 from __future__ import annotations
 
 from monarch._core.errors.errors import MonarchError
-from monarch._core.errors.text import fill
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from monarch._core.extension.proc_end import ProcEnd
-
-
-def promise_dropped(name: str) -> str:
-    return fill("promise_dropped", name=name)
-
-
-def promise_failed(name: str, why: str) -> str:
-    return fill("promise_failed", name=name, why=why)
-
-
-def service_failed(name: str, host: str, why: str) -> str:
-    return fill("service_failed", name=name, host=host, why=why)
-
-
-def request_failed(name: str, proc: str, why: str) -> str:
-    return fill("request_failed", name=name, proc=proc, why=why)
-
-
-def request_unhandled(name: str, proc: str, why: str) -> str:
-    return fill("request_unhandled", name=name, proc=proc, why=why)
-
-
-def request_proc_ended(name: str, proc: str, why: str) -> str:
-    return fill("request_proc_ended", name=name, proc=proc, why=why)
-
-
-def proc_unknown(what: str, proc: str) -> str:
-    return fill("proc_unknown", what=what, proc=proc)
-
-
-def handle_malformed(why: str) -> str:
-    return fill("handle_malformed", why=why)
-
-
-def handle_unknown() -> str:
-    return fill("handle_unknown")
-
-
-def handle_expired() -> str:
-    return fill("handle_expired")
-
-
-def handle_client_lost(why: str) -> str:
-    return fill("handle_client_lost", why=why)
 
 
 class HandleError(MonarchError, ValueError):

@@ -61,10 +61,6 @@ def signal_name(number: int) -> str:
         return ""
 
 
-def spawn_failed(mesh: str, cause: str, where: str) -> str:
-    return fill("spawn_failed", mesh=mesh, cause=cause, where=where)
-
-
 def procs_not_started(n: int, procs: Sequence[tuple[str, str, Sequence[str]]]) -> str:
     """The text of procs that did not start. `n` is the requested number, `procs` has command, exit and last output of each failed proc."""
     lines = [fill("procs_not_started", k=len(procs), n=n)]
@@ -99,14 +95,6 @@ def attach_failed(n: int, hosts: Mapping[str, str]) -> str:
 def not_shut_down(n: int, hosts: Mapping[str, str]) -> str:
     """The text of a shutdown of `n` hosts. `hosts` gives the reason for each address whose host did not confirm its end."""
     return fill("not_shut_down", k=len(hosts), n=n, hosts="; ".join(f"{address}: {why}" for address, why in hosts.items()))
-
-
-def controller_failed(name: str, failure: str) -> str:
-    return fill("controller_failed", name=name, failure=failure)
-
-
-def unhandled_at_root(host: str, pid: int, time: str) -> str:
-    return fill("unhandled_at_root", host=host, pid=pid, time=time)
 
 
 def fault_hook_failed(error: BaseException) -> str:

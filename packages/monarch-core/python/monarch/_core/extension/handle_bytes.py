@@ -19,7 +19,8 @@ from zlib import crc32
 from monarch._core.call.actor_mesh import ActorMesh
 from monarch._core.call.port import Port
 from monarch._core.call.received_mesh import reach
-from monarch._core.errors.extension import HandleError, RequestError, handle_client_lost, handle_expired, handle_malformed, handle_unknown
+from monarch._core.errors.extension import HandleError, RequestError
+from monarch._core.errors.text import fill
 from monarch._core.extension.arguments import check_seconds
 from monarch._core.extension.request import ask
 from monarch._core.hosts.host_mesh import HostMesh, ProcMesh
@@ -186,9 +187,9 @@ def handle_from_bytes(data: bytes | str) -> Any:
         reach(process, client, [(client, host)])
         answer = _answer(client, b"-" + ticket)
     if answer[:1] == _UNKNOWN:
-        raise HandleError(handle_unknown(), code="handle_unknown")
+        raise HandleError(fill("handle_unknown"), code="handle_unknown")
     if answer[:1] == _EXPIRED:
-        raise HandleError(handle_expired(), code="handle_expired")
+        raise HandleError(fill("handle_expired"), code="handle_expired")
     from monarch._core.pickle.pickling import loads
 
     return loads(answer[1:])
@@ -213,7 +214,7 @@ def _parsed(data: bytes | str) -> bytes:
 
 
 def _malformed(why: str) -> HandleError:
-    return HandleError(handle_malformed(why), code="handle_malformed")
+    return HandleError(fill("handle_malformed", why=why), code="handle_malformed")
 
 
 def _answer(client: int, body: bytes) -> bytes:
@@ -224,7 +225,7 @@ def _answer(client: int, body: bytes) -> bytes:
         future.__core__.wait(None)
         return future.get()
     except RequestError as error:
-        raise HandleError(handle_client_lost(str(error).partition("\n")[0]), code="handle_client_lost") from None
+        raise HandleError(fill("handle_client_lost", why=str(error).partition("\n")[0]), code="handle_client_lost") from None
 
 
 def handle(request: Request) -> bytes:

@@ -8,8 +8,8 @@ from monarch._core.call.answer import exit_reason
 from monarch._core.call.future import Future, new_future
 from monarch._core.call.received_mesh import reach as reach_hosts
 from monarch._core.errors.errors import MonarchError
-from monarch._core.errors.extension import proc_unknown
 from monarch._core.errors.failure import ExitReason
+from monarch._core.errors.text import fill
 from monarch._core.extension.frozen import Frozen
 from monarch._core.extension.ids import HostId, JobId, ProcId, Rank
 from monarch._core.extension.proc_end import ProcEnd
@@ -126,7 +126,7 @@ def _watched(proc: ProcId, call: PendingCall) -> ProcEnd:
     assert result is not None
     raw = bytes(result.raw())
     if result.status == FAILED and raw == UNKNOWN:
-        raise MonarchError(proc_unknown("watch of", str(proc)), code="proc_unknown")
+        raise MonarchError(fill("proc_unknown", what="watch of", proc=proc), code="proc_unknown")
     if not raw:
         # The record of that end has been dropped, because many processes have ended since.
         return ProcEnd(proc, ExitReason("stopped", detail="it ended long ago, and why is not kept"), "", None, ())

@@ -8,7 +8,8 @@ import marshal
 from monarch._core._native.protocol import GATHER
 from monarch._core.call.future import Future, new_future
 from monarch._core.config import config
-from monarch._core.errors.extension import RequestError, proc_unknown, request_proc_ended
+from monarch._core.errors.extension import RequestError
+from monarch._core.errors.text import fill
 from monarch._core.extension.arguments import check_seconds
 from monarch._core.extension.frozen import Frozen
 from monarch._core.extension.ids import ProcId
@@ -90,8 +91,8 @@ def _level_set(call: PendingCall, proc: ProcId) -> None:
     call.set_retrieved()
     assert result is not None
     if result.status == FAILED and bytes(result.raw()) == UNKNOWN:
-        raise RequestError(proc_unknown("log level of", str(proc)), b"", code="proc_unknown")
+        raise RequestError(fill("proc_unknown", what="log level of", proc=proc), b"", code="proc_unknown")
     if result.status == PROC_ENDED:
         end = end_of(proc)
         why = "it has ended" if end is None else end.describe()
-        raise RequestError(request_proc_ended("the log level", str(proc), why), b"", end, code="request_proc_ended")
+        raise RequestError(fill("request_proc_ended", name="the log level", proc=proc, why=why), b"", end, code="request_proc_ended")

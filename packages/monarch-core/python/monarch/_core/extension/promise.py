@@ -6,7 +6,8 @@ from _thread import allocate_lock
 
 from monarch._core._native.protocol import CLOSED, FIRST_ERROR, OK
 from monarch._core.call.future import Future, new_future
-from monarch._core.errors.extension import PromiseDropped, PromiseFailed, promise_dropped, promise_failed
+from monarch._core.errors.extension import PromiseDropped, PromiseFailed
+from monarch._core.errors.text import fill
 from monarch._core.process.current import current_process
 from monarch._core.shape.generic import Generic
 
@@ -95,7 +96,7 @@ class Promise(Generic[T]):
         if outcome is None or outcome or self._native:  # the promise is incomplete, is set, or belongs to native code
             return
         try:
-            outcome.append((None, PromiseDropped(promise_dropped(self.name))))
+            outcome.append((None, PromiseDropped(fill("promise_dropped", name=self.name))))
         except ImportError:  # the interpreter ends, and no code reads the future
             return
         _complete(self._call)
@@ -138,8 +139,8 @@ def _native_result(name: str, decode: Callable[[bytes], Any], call: PendingCall)
     if result.status == OK:
         return decode(result.raw())
     if result.status == CLOSED:
-        raise PromiseDropped(promise_dropped(name))
-    raise PromiseFailed(promise_failed(name, result.raw().decode(errors="replace")))
+        raise PromiseDropped(fill("promise_dropped", name=name))
+    raise PromiseFailed(fill("promise_failed", name=name, why=result.raw().decode(errors="replace")))
 
 
 def promise(name: str) -> Promise[Any]:

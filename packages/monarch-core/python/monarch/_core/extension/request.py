@@ -8,7 +8,8 @@ from monarch._core._native import thread_limit
 from monarch._core._native.protocol import ERROR, FAILED, FIRST_ERROR, OK, PROC_ENDED
 from monarch._core.call.future import Future, new_future
 from monarch._core.config.entry_points import BrokenEntry, load_entry
-from monarch._core.errors.extension import RequestError, proc_unknown, request_failed, request_proc_ended, request_unhandled
+from monarch._core.errors.extension import RequestError
+from monarch._core.errors.text import fill
 from monarch._core.extension.ids import ProcId
 from monarch._core.extension.membership import end_of
 from monarch._core.extension.process_check import UNKNOWN, check_exists, checked_id
@@ -149,14 +150,14 @@ def _answer(call: PendingCall, proc: ProcId, name: str) -> bytes:
     call.set_retrieved()
     raw = bytes(error.raw())
     if error.status == ERROR:
-        raise RequestError(request_failed(name, str(proc), _text(raw)), raw)
+        raise RequestError(fill("request_failed", name=name, proc=proc, why=_text(raw)), raw)
     if error.status == FAILED and raw == UNKNOWN:
-        raise RequestError(proc_unknown(f"request {name} to", str(proc)), b"", code="proc_unknown")
+        raise RequestError(fill("proc_unknown", what=f"request {name} to", proc=proc), b"", code="proc_unknown")
     if error.status == PROC_ENDED:
         end = end_of(proc)
         why = "it has ended" if end is None else end.describe()
-        raise RequestError(request_proc_ended(name, str(proc), why), b"", end, code="request_proc_ended")
-    raise RequestError(request_unhandled(name, str(proc), _text(raw)), b"", code="request_unhandled")
+        raise RequestError(fill("request_proc_ended", name=name, proc=proc, why=why), b"", end, code="request_proc_ended")
+    raise RequestError(fill("request_unhandled", name=name, proc=proc, why=_text(raw)), b"", code="request_unhandled")
 
 
 def _text(raw: bytes) -> str:

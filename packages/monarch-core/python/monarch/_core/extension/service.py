@@ -15,7 +15,8 @@ from monarch._core.config.entry_points import BrokenEntry, load_entry
 
 # The table is loaded early: an error is also made when the process can open no file.
 from monarch._core.errors import table as _table  # noqa: F401  # pyright: ignore[reportUnusedImport]
-from monarch._core.errors.extension import RequestError, ServiceError, service_failed
+from monarch._core.errors.extension import RequestError, ServiceError
+from monarch._core.errors.text import fill
 from monarch._core.extension.arguments import check_seconds
 from monarch._core.extension.ids import HostId
 from monarch._core.extension.request import ask
@@ -163,7 +164,7 @@ def _started(process: LocalProcess, job: int, name: str, agent: int, answer: Fut
     try:
         proc, mailbox, its = marshal.loads(answer.get(timeout=max(0.0, until - monotonic())))
     except TimeoutError:
-        raise ServiceError(service_failed(name, host, "the agent of the host does not answer")) from None
+        raise ServiceError(fill("service_failed", name=name, host=host, why="the agent of the host does not answer")) from None
     except RequestError as e:
         why = str(e)
         if e.code == "request_failed":
@@ -172,7 +173,7 @@ def _started(process: LocalProcess, job: int, name: str, agent: int, answer: Fut
             host, why = marshal.loads(e.body[1:]) if e.body.startswith(b"\0") else (host, e.body.decode(errors="replace"))
         elif e.code == "request_proc_ended" and e.end is not None:
             why = e.end.describe()
-        raise ServiceError(service_failed(name, host, why.replace("\n", "\n  "))) from None
+        raise ServiceError(fill("service_failed", name=name, host=host, why=why.replace("\n", "\n  "))) from None
     if its != job:
         # Objects that the service sends by itself, such as ports, belong to the job of its agent.
         process.peers.services_of[its] = (agent, job)

@@ -150,7 +150,7 @@ def _find_or_spawn(process: LocalProcess, name: str, payload: bytes, arguments: 
             process.meshes.supervision.disown(found.__core__.info.uid)
     failure = found.__core__.failure()
     if failure is not None:
-        from monarch._core.errors.text import controller_failed
+        from monarch._core.errors.text import fill
 
-        raise RuntimeError(controller_failed(name, failure.report()))
+        raise RuntimeError(fill("controller_failed", name=name, failure=failure.report()))
     return found

@@ -282,9 +282,9 @@ def _report(process: LocalProcess, failure: MeshFailure, error: BaseException) -
     import time
 
     from monarch._core.errors.complaint import complain
-    from monarch._core.errors.text import fault_hook_failed, unhandled_at_root
+    from monarch._core.errors.text import fault_hook_failed, fill
 
-    head = unhandled_at_root(process.host, process.pid, time.strftime("%Y-%m-%d %H:%M:%S"))
+    head = fill("unhandled_at_root", host=process.host, pid=process.pid, time=time.strftime("%Y-%m-%d %H:%M:%S"))
     report = failure.report()
     if not isinstance(error, (SystemExit, KeyboardInterrupt)):  # the exception is an error and no deliberate exit
         report += "\n" + fault_hook_failed(error)
