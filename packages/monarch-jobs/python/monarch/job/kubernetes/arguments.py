@@ -9,6 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field, PositiveInt, ValidationError,
 from pydantic_core import PydanticCustomError
 
 from monarch.actor import ChannelAddr
+from monarch.job._job.arguments import problem_of
 from monarch.job._job.job_state import check_count, check_mesh_names
 from monarch.job.kubernetes import pod_template as templates
 from monarch.job.kubernetes import rules
@@ -236,14 +237,8 @@ def validated(model: type[_Model], arguments: dict[str, Any], title: str) -> _Mo
     try:
         return model.model_validate(arguments)
     except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(str(part) for part in first["loc"])
-        what = first["msg"].removeprefix("Value error, ")
-        kind = ValueError if first["type"] in _VALUES else TypeError
+        kind, where, what, first = problem_of(error)
         if where and not what.startswith(f"{where}: "):
             what = f"{where}: {what}"
         text = what if what.startswith(title) else f"{title}: {what}"
         raise kind(text if first["type"] == "value_error" else f"{text}, not {first['input']!r}") from None
-
-
-_VALUES = {"value_error", "greater_than", "greater_than_equal", "less_than_equal", "finite_number", "literal_error"}

@@ -7,8 +7,9 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator
 
+from monarch.job._job import arguments as job_arguments
 from monarch.job._job.job_state import check_count, check_mesh_names
 
 # SkyPilot's own rule for the names of clusters; longer ones are cut by some providers.
@@ -86,24 +87,14 @@ class SkyPilotArguments(BaseModel):
         return value
 
 
-_VALUES = {"value_error", "greater_than", "greater_than_equal", "less_than_equal"}
-
-
 def checked(arguments: Mapping[str, Any]) -> SkyPilotArguments:
     """The arguments as a model; `TypeError` or `ValueError` name the one that is wrong."""
     meshes = arguments["meshes"]
     if not isinstance(meshes, Mapping):
         raise TypeError(f"SkyPilotJob: meshes is a dict of names to numbers of nodes, not {type(meshes).__name__}")
     check_mesh_names(meshes)  # pyright: ignore[reportUnknownArgumentType]
-    given = {**arguments, "meshes": {name: check_count(name, count) for name, count in meshes.items()}}  # pyright: ignore
-    try:
-        return SkyPilotArguments.model_validate(given)
-    except ValidationError as error:
-        first = error.errors()[0]
-        name = ".".join(str(part) for part in first["loc"])
-        text = first["msg"].replace("Value error, ", "")
-        kind = ValueError if first["type"] in _VALUES else TypeError
-        raise kind(f"SkyPilotJob: {name}: {text}, not {first['input']!r}") from None
+    given: dict[str, Any] = {**arguments, "meshes": {name: check_count(name, count) for name, count in meshes.items()}}  # pyright: ignore
+    return job_arguments.checked(SkyPilotArguments, given, "SkyPilotJob")
 
 
 def plain_resources(resources: Any) -> dict[str, Any] | None:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, Field, PositiveInt, ValidationError, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, Field, PositiveInt, field_validator, model_validator
 
+from monarch.job._job import arguments as job_arguments
 from monarch.job._job.job_state import check_count, check_mesh_names
 
 _TIME = re.compile(r"\d+(:\d+){0,2}|\d+-\d+(:\d+){0,2}|INFINITE|UNLIMITED", re.IGNORECASE)
@@ -111,17 +112,7 @@ class SlurmArguments(BaseModel):
 
 def checked(arguments: dict[str, Any]) -> SlurmArguments:
     """The arguments as a model; `TypeError` or `ValueError` name the one that is wrong."""
-    try:
-        return SlurmArguments.model_validate(arguments)
-    except ValidationError as error:
-        first = error.errors()[0]
-        name = ".".join(str(part) for part in first["loc"])
-        text = f"SlurmJob: {name}: {first['msg']}" if name else f"SlurmJob: {first['msg']}"
-        kind = ValueError if first["type"] in _VALUES else TypeError
-        raise kind(f"{text.replace('Value error, ', '')}, not {first['input']!r}" if name else text.replace("Value error, ", "")) from None
-
-
-_VALUES = {"value_error", "greater_than", "greater_than_equal", "less_than_equal"}
+    return job_arguments.checked(SlurmArguments, arguments, "SlurmJob")
 
 
 def _checked_options(options: tuple[str, ...]) -> tuple[str, ...]:

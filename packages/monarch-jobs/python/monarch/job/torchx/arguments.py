@@ -6,7 +6,7 @@ import re
 import sys
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError, field_validator
+from pydantic import BaseModel, ConfigDict, Field, JsonValue, field_validator
 
 # Schedulers whose replicas find this machine's files at the same places.
 _SHARING = frozenset({"local_cwd", "slurm"})
@@ -36,14 +36,3 @@ class TorchXArguments(BaseModel):
     def python(self) -> str:
         """The interpreter of the workers: this one where the replicas have this machine's files."""
         return self.python_exe or (sys.executable if self.scheduler in _SHARING else "python")
-
-
-def checked(arguments: dict[str, Any]) -> TorchXArguments:
-    """The arguments as a model; `TypeError` or `ValueError` name the one that is wrong."""
-    try:
-        return TorchXArguments.model_validate(arguments)
-    except ValidationError as error:
-        first = error.errors()[0]
-        name = ".".join(str(part) for part in first["loc"])
-        kind = ValueError if first["type"] in ("value_error", "greater_than", "greater_than_equal", "less_than_equal") else TypeError
-        raise kind(f"TorchXJob: {name}: {first['msg'].replace('Value error, ', '')}, not {first['input']!r}") from None

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from monarch.job._job.arguments import checked
 from monarch.job._job.launcher import LogFile
 from monarch.job._job.launcher_job import LauncherJob
 from monarch.job.torchx.application import check_scheduler, sizes, to_json
-from monarch.job.torchx.arguments import checked
+from monarch.job.torchx.arguments import TorchXArguments
 from monarch.job.torchx.launcher import TorchXLauncher
 
 if TYPE_CHECKING:
@@ -51,6 +52,7 @@ class TorchXJob(LauncherJob):
     ) -> None:
         super().__init__()
         self._args = checked(
+            TorchXArguments,
             {
                 "app": to_json(appdef),
                 "scheduler": check_scheduler(scheduler),
@@ -59,7 +61,8 @@ class TorchXJob(LauncherJob):
                 "python_exe": python_exe,
                 "monarch_port": monarch_port,
                 "join_timeout": float(join_timeout),
-            }
+            },
+            "TorchXJob",
         )
 
     def _launcher(self) -> TorchXLauncher:
@@ -72,7 +75,7 @@ class TorchXJob(LauncherJob):
         return self._args.model_dump(mode="json")
 
     def _set_arguments(self, saved: dict[str, Any]) -> None:
-        self._args = checked(saved)
+        self._args = checked(TorchXArguments, saved, "TorchXJob")
 
     def _join_timeout(self) -> float | None:
         return self._args.join_timeout
