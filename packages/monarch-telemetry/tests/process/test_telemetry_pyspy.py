@@ -272,7 +272,7 @@ JOB = """
 import ctypes, json, os, signal, subprocess, sys, threading
 from pathlib import Path
 from monarch.actor import Actor, Port, Channel, endpoint, this_host
-from monarch.telemetry._stacks.folding import waits_for_work
+from monarch.telemetry._stacks.merged import waits_for_work
 from monarch.telemetry._stacks.frames import procs_of_look
 from monarch.telemetry._stacks.merged import StackReport
 from monarch.telemetry._stacks.outside import complete

@@ -13,12 +13,12 @@ from support import made_up_faults as job
 from support.engine import Engine
 
 from monarch.telemetry import QueryError, TelemetryError
-from monarch.telemetry._agents import compact, log_question, mcp_server, parameters, stack_text
+from monarch.telemetry._agents import compact, log_question, mcp_server, parameters
 from monarch.telemetry._agents.actions import ACTIONS, Done
 from monarch.telemetry._agents.compact import MOST_BYTES
 from monarch.telemetry._agents.mcp_server import serve
 from monarch.telemetry._agents.parameters import Parameter
-from monarch.telemetry._agents.tools import GUIDE, Tools
+from monarch.telemetry._agents.tools import GUIDE, Tools, stacks_statement
 from monarch.telemetry._diagnose.collect import collected
 from monarch.telemetry._diagnose.diagnosis import diagnosed
 from monarch.telemetry._engine.one_host import OneHost
@@ -188,7 +188,7 @@ def test_equal_stacks_stand_once() -> None:
 
     engine = OneHost({"stacks()": [pa.RecordBatch.from_pylist(rows[::-1], schema=TABLES["stacks"].schema())]})
     text = Tools(lambda: engine).call("stacks", {"mesh": "it's"})
-    assert "FROM stacks('it''s') ORDER BY" in stack_text.statement("it's") and "FROM stacks() " in stack_text.statement(None)
+    assert "FROM stacks('it''s') ORDER BY" in stacks_statement("it's") and "FROM stacks() " in stacks_statement(None)
     assert text.splitlines()[2:] == [
         "20 x main in trainer[0-18], client",
         '    File "train.py", line 20, in step',

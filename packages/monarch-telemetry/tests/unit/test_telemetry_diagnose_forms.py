@@ -11,9 +11,8 @@ import pytest
 from monarch.telemetry._diagnose import forms
 from monarch.telemetry._diagnose.diagnosis import Diagnosis, diagnosed
 from monarch.telemetry._diagnose.inspected import Looked, snapshot
-from monarch.telemetry._diagnose.processor_time import processor_checks
 from monarch.telemetry._diagnose.registry import OWN
-from monarch.telemetry._diagnose.resources import resource_checks
+from monarch.telemetry._diagnose.resources import processor_checks, resource_checks
 
 CONNECTION = {"here": ["10.0.0.1", 1], "there": ["10.0.0.2", 2], **dict.fromkeys(forms.COUNTERS, 1)}
 RESOURCES: dict[str, Any] = {

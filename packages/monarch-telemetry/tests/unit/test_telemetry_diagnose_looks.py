@@ -16,10 +16,9 @@ from support.made_up_waits import circle
 from monarch.extension import BrokenEntry, LoadedEntry
 from monarch.extension.inspection import InspectedJob
 from monarch.telemetry._diagnose import registry
-from monarch.telemetry._diagnose.collect import chosen
+from monarch.telemetry._diagnose.collect import chosen, without_answer
 from monarch.telemetry._diagnose.diagnosis import MOST_BYTES, MOST_LINES, diagnosed
 from monarch.telemetry._diagnose.inspected import Looked, parse_name, snapshot
-from monarch.telemetry._diagnose.machine import without_answer
 from monarch.telemetry._diagnose.ranking import ranked
 from monarch.telemetry.detectors import Detector, Fact, Finding, WaitGraph
 from monarch.telemetry.errors import TelemetryError

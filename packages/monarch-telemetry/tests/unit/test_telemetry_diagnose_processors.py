@@ -8,8 +8,8 @@ from support.made_up_waits import CLIENT, actor, proc
 
 from monarch.telemetry._diagnose.diagnosis import Diagnosis, diagnosed
 from monarch.telemetry._diagnose.inspected import Looked
-from monarch.telemetry._diagnose.processor_time import processor_checks
 from monarch.telemetry._diagnose.registry import OWN
+from monarch.telemetry._diagnose.resources import processor_checks
 from monarch.telemetry._diagnose.snapshot import Host, Snapshot
 
 GROUP = "/sys/fs/cgroup/cpu/job/cpu.stat"

@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 from support.made_up_waits import CLIENT, actor, circle, proc
 
+from monarch.telemetry._diagnose.collect import is_asking, troubles
 from monarch.telemetry._diagnose.detectors.schedulers import DETECTORS
 from monarch.telemetry._diagnose.diagnosis import diagnosed
 from monarch.telemetry._diagnose.inspected import Looked
 from monarch.telemetry._diagnose.registry import OWN
 from monarch.telemetry._diagnose.snapshot import End, Host, Snapshot, Trouble
-from monarch.telemetry._diagnose.troubles import is_asking, troubles
 from monarch.telemetry._diagnose.wait_graph import WaitGraph
 
 PREEMPTED = Trouble("ended", "SLURM has preempted job 7 (PREEMPTED)", ("n1", "n2"), "slurm job ab", "squeue", "scontrol show job 7")

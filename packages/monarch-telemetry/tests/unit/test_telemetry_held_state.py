@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from monarch.telemetry._arrow import pa
+from monarch.telemetry._ingest import entities
 from monarch.telemetry._ingest import entities as entities_module
 from monarch.telemetry._ingest import ingest as ingest_module
-from monarch.telemetry._ingest import meshes as meshes_module
 from monarch.telemetry._ingest.broadcasts import Broadcasts
 from monarch.telemetry._ingest.ingest import Ingest
 from monarch.telemetry._ingest.messages import Alone, Messages
@@ -136,7 +136,7 @@ def test_procs_that_have_ended_leave_no_states(monkeypatch: pytest.MonkeyPatch) 
             watched.look({}, proc=proc, ended=True)
     after = watched.held()
     assert {**after, "meshes": 0} == {**before, "meshes": 0}
-    assert after["meshes"] <= meshes_module.ENDED
+    assert after["meshes"] <= entities.ENDED
 
 
 def test_message_ids_are_bounded_and_unique() -> None:

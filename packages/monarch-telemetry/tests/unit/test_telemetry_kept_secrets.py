@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from monarch.telemetry._collector.secrets import Secrets
+from monarch.telemetry._collector.keeping import Secrets
 from monarch.telemetry._store.store import Store
 from monarch.telemetry._tables.events import EVENTS, SPANS
 from monarch.telemetry._tables.facts import FAILURES, LOGS

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from monarch.telemetry._ingest.meshes import Meshes
+from monarch.telemetry._ingest.entities import Meshes
 from monarch.telemetry._store.entities import Entities
 from monarch.telemetry._tables.facts import PROCS
 

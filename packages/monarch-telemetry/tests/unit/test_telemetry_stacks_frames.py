@@ -15,7 +15,7 @@ from support.looked_at import STEP, look, proc, thread, worker
 
 from monarch.telemetry._stacks.frames import Frame, Local, Thread, parse_faulthandler, procs_of_look, threads_of_pyspy
 from monarch.telemetry._stacks.place import Place, parse_place
-from monarch.telemetry._stacks.ranks import parse_ranks, print_ranks, ranks_of, size
+from monarch.telemetry._stacks.places import parse_ranks, print_ranks, ranks_of, size
 from monarch.telemetry._stacks.result import BinaryNotFound, Failed, Ok, parse_result
 from monarch.telemetry.errors import TelemetryError
 

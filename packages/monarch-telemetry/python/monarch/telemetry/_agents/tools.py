@@ -6,17 +6,22 @@ import fnmatch
 import threading
 import time
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
-from monarch.telemetry._agents import compact, log_question, stack_text
+from monarch.telemetry._agents import compact, log_question
 from monarch.telemetry._agents.actions import ACTIONS, Action, Actions
+from monarch.telemetry._agents.log_question import quoted
 from monarch.telemetry._agents.pages import Kept, Pages
 from monarch.telemetry._agents.parameters import Parameter, checked, schema
 from monarch.telemetry._agents.status import status
 from monarch.telemetry._asking import Answer, Asking
 from monarch.telemetry._diagnose.collect import of_engine
 from monarch.telemetry._diagnose.diagnosis import Diagnosis, diagnosed
+from monarch.telemetry._queries import values
 from monarch.telemetry._queries.catalog import Catalog, load
+from monarch.telemetry._stacks.frames import Frame, ProcStacks, Source, Thread
+from monarch.telemetry._stacks.merged import StackReport
+from monarch.telemetry._stacks.place import Place
 from monarch.telemetry._tables.catalog import TABLES, table
 from monarch.telemetry.errors import QueryError, TelemetryError
 
@@ -206,12 +211,12 @@ class Tools:
         mesh = given.get("mesh")
         if self._stacks is not None:
             return self._pages.first(Kept("stacks, as they are now", lines=self._stacks(mesh).rstrip("\n").split("\n")))
-        answer = self._ask(stack_text.statement(mesh))
+        answer = self._ask(stacks_statement(mesh))
         head = compact.coverage(answer.coverage)
         if answer.table.num_rows == 0 and mesh is not None:
             known = self._ask("SELECT DISTINCT mesh_name FROM live_procs() WHERE mesh_name IS NOT NULL ORDER BY mesh_name LIMIT 50")
             return compact.joined(head, f"no stacks; meshes of procs are: {_names(known)}")
-        return self._pages.first(Kept(head, lines=str(stack_text.report(answer.table)).split("\n")))
+        return self._pages.first(Kept(head, lines=str(stacks_report(answer.table)).split("\n")))
 
     def _logs(self, given: dict[str, Any]) -> str:
         if "cursor" in given:
@@ -266,3 +271,28 @@ def _described(given: dict[str, Any]) -> str:
     one = table(str(given["name"]).strip().removesuffix("()"))
     columns = [f"{column.name}\t{column.type}\t{column.meaning}" for column in one.columns]
     return compact.joined(f"{one.source} ({one.retention}): {one.meaning}", "column\ttype\tmeaning", columns, f"example: {one.example}")
+
+
+_COLUMNS = "host, proc_id, pid, mesh_name, rank, source, thread_id, thread_name, owns_gil, name, filename, line"
+_NOTES: dict[Source, str | None] = {"gil": None, "no_gil": "the GIL is held", "py-spy": "read from outside"}
+
+
+def stacks_statement(mesh: str | None) -> str:
+    """The question for the stacks of a mesh, or of all."""
+    return f"SELECT {_COLUMNS} FROM stacks({'' if mesh is None else quoted(mesh)}) ORDER BY host, proc_id, pid, thread_id, frame_depth"
+
+
+def stacks_report(table: Any) -> StackReport:
+    """The report on the rows of `statement`."""
+    procs: dict[tuple[Any, ...], dict[tuple[Any, ...], list[Frame]]] = {}
+    for row in values.rows(table):
+        place, thread, frame = row[:6], row[6:9], cast("tuple[str, str, int]", row[9:])
+        procs.setdefault(place, {}).setdefault(thread, []).append(Frame(*frame))
+    return StackReport.of(_proc(place, threads) for place, threads in procs.items())
+
+
+def _proc(place: tuple[Any, ...], threads: dict[tuple[Any, ...], list[Frame]]) -> ProcStacks:
+    _, proc_id, pid, mesh, rank, source = place
+    shown = Place("client", None, None) if mesh is None else Place(f"<root>.<{mesh}>", mesh, rank)
+    found = tuple(Thread(number, name, tuple(frames), owns_gil=gil) for (number, name, gil), frames in threads.items())
+    return ProcStacks(proc_id, pid, shown, found, source, _NOTES.get(source))

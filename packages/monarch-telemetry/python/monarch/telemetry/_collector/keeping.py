@@ -1,4 +1,7 @@
-"""What one host keeps of one job: its rows, from the rings of its processes to the tables that a query reads. No actor, no threads."""
+"""What one host keeps of one job: its rows, from the rings of its processes to the tables that a query reads. No actor, no threads.
+
+Secrets in what programs print and raise are masked before a row is kept, so that no answer, export or capture has them.
+"""
 
 from __future__ import annotations
 
@@ -6,18 +9,19 @@ import json
 import os
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from importlib.metadata import version
 from typing import Any
 
 from monarch.extension import HostId, JobId, ProcId
 from monarch.extension.events import Batch
+from monarch.extension.masking import Masking
 from monarch.telemetry._arrow import pa
 from monarch.telemetry._collector.gpus import Gpus
 from monarch.telemetry._collector.host_facts import Sampler, cpus, memory_bytes, process_memory
 from monarch.telemetry._collector.options import Options
-from monarch.telemetry._collector.secrets import Secrets
 from monarch.telemetry._collector.snapshots import Host, snapshot
+from monarch.telemetry._export.masked_column import masked_column
 from monarch.telemetry._export.metric_totals import Totals
 from monarch.telemetry._ingest.ingest import OPEN, Ingest
 from monarch.telemetry._ingest.sampling import MOST_A_SECOND
@@ -206,3 +210,31 @@ class Keeping:
         ]
         rings = {"host": self._hostname, "table_name": "(rings)", "rows": 0, "bytes": 0, "dropped": counts.lost, "sample_weight": 1.0}
         return pa.RecordBatch.from_pylist([*rows, rings], schema=TELEMETRY_STATUS.schema())
+
+
+# Columns of free text, by table.
+_COLUMNS = {
+    "logs": ("line",),
+    "failures": ("message", "traceback", "last_lines"),
+    "actor_failures": ("failure_error_message",),
+    "actor_status_events": ("reason",),
+}
+# Columns of JSON, whose names are chosen by the program.
+_JSON = {"events": ("fields_json",), "spans": ("fields_json",)}
+
+
+class Secrets:
+    """Those found by their form, and values of the secret variables of `environ`, which is that of the host."""
+
+    def __init__(self, environ: Mapping[str, str]) -> None:
+        self._masking = Masking.of_environment(environ)
+
+    def masked(self, table: str, batch: Any) -> Any:
+        """The batch of a table without secrets; the same object where it has none."""
+        for name in (*_COLUMNS.get(table, ()), *_JSON.get(table, ())):
+            column = batch.column(name)
+            clean = masked_column(self._masking, column, is_json=table in _JSON)
+            if clean is not column:
+                at = batch.schema.get_field_index(name)
+                batch = batch.set_column(at, batch.schema.field(at), clean)
+        return batch

@@ -1,22 +1,24 @@
-"""The present state of a job: two looks into its processes, the limits that they reach, and rows of tables where telemetry runs."""
+"""The present state of a job: two looks into its processes, the limits that they reach, the troubles that schedulers know of it, and rows
+of tables where telemetry runs.
+
+A process begins to ask its schedulers when it is looked into, and has their answers in a later look.
+"""
 
 from __future__ import annotations
 
+import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, cast
 
 from monarch.extension import member
 from monarch.extension.inspection import InspectedJob, host_stacks, host_state, inspect_jobs
 from monarch.telemetry._asking import Asking
 from monarch.telemetry._diagnose.groups import is_unclear
-from monarch.telemetry._diagnose.inspected import Looked, group_ranks, snapshot
-from monarch.telemetry._diagnose.machine import local_pids, without_answer
-from monarch.telemetry._diagnose.processor_time import processor_checks
-from monarch.telemetry._diagnose.resources import resource_checks
-from monarch.telemetry._diagnose.snapshot import Snapshot
-from monarch.telemetry._diagnose.swap_use import swap_checks, swap_samples
+from monarch.telemetry._diagnose.inspected import Looked, group_ranks, procs_of, snapshot, stack_answers
+from monarch.telemetry._diagnose.resources import processor_checks, resource_checks, swap_checks, swap_samples
+from monarch.telemetry._diagnose.snapshot import Host, Proc, Snapshot, Trouble
 from monarch.telemetry._diagnose.tables import recorded
-from monarch.telemetry._diagnose.troubles import is_asking, troubles
 from monarch.telemetry.errors import TelemetryError
 
 # The seconds between both looks: what waits for as long is no call that has just begun.
@@ -162,3 +164,68 @@ def _sources(found: Snapshot) -> tuple[str, ...]:
         f"stacks, waits and queues in two looks {found.seconds:.1f} s apart",
         f"{len(found.checks)} limits of processes and hosts",
     )
+
+
+def without_answer(number: int, pid: int | None, error: str) -> Snapshot:
+    """The snapshot of a job whose client gives no answer: the state of its process in the kernel."""
+    host = os.uname().nodename
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            kernel = file.read().rpartition(b")")[2].split()[0].decode()
+    except (OSError, IndexError):
+        kernel = ""
+    if kernel not in ("T", "t"):
+        # An answer that comes too late is no fault of the job: the machine may be overloaded.
+        return Snapshot(missing=(f"process {pid or number}: {error}",))
+    client = Proc(f"{number:016x}", host, pid or 0, "client", kernel=kernel, answered=False)
+    return Snapshot((client,), (), (Host(host),), sources=(f"process {pid} of this machine",))
+
+
+def local_pids(looked: Looked) -> list[int]:
+    """The pids of the processes of this machine."""
+    return [int(proc["pid"]) for host, proc in procs_of(looked) if proc["pid"] and _is_local(host, int(proc["pid"]))]
+
+
+def _is_local(host: str, pid: int) -> bool:
+    """Whether a process runs on this machine: by the name of its host and its pid."""
+    return host == os.uname().nodename and os.path.isdir(f"/proc/{pid}/task")
+
+
+# The name of the report in the answer of a process.
+_REPORT = "schedulers"
+# The most troubles of a process, and the most characters of a text about a row.
+_MOST, _MOST_TEXT = 256, 200
+
+
+def is_asking(looked: Looked) -> bool:
+    """Whether a process waits for the answer of a scheduler."""
+    return any(_REPORT in reports and reports[_REPORT] is None for reports in _reports(looked))
+
+
+def troubles(looked: Looked) -> tuple[tuple[Trouble, ...], tuple[str, ...]]:
+    """The troubles, and the schedulers without an answer; a process made the report itself, and it may have any form."""
+    found, missing = list[Trouble](), list[str]()
+    for reports in _reports(looked):
+        given: object = reports.get(_REPORT)
+        if given is not None and not isinstance(given, list):
+            missing.append(f"scheduler: the report of a process has another form: {given!r}"[:_MOST_TEXT])
+            continue
+        for one in cast("list[Any]", given or [])[:_MOST]:
+            try:
+                fields = {name: str(one.get(name, "")) for name in ("kind", "text", "job", "source", "command")}
+                trouble = Trouble(**fields, hosts=tuple(str(host) for host in one.get("hosts", ())))
+            except (AttributeError, TypeError):
+                missing.append(f"scheduler: a row of another form: {one!r}"[:_MOST_TEXT])
+                continue
+            if trouble.kind == "unknown":
+                missing.append(f"scheduler: {trouble.text}")
+            else:
+                found.append(trouble)
+    return tuple(dict.fromkeys(found)), tuple(dict.fromkeys(missing))
+
+
+def _reports(looked: Looked) -> Iterator[Mapping[str, Any]]:
+    for _, answer in stack_answers(looked):
+        reports = answer.get("reports")
+        if isinstance(reports, dict):
+            yield reports

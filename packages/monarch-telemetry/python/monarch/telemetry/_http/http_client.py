@@ -8,12 +8,13 @@ import json
 import os
 import ssl
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, cast
 from urllib.parse import urlsplit
 
 from monarch.telemetry._asking import NO_SERVER, in_words
-from monarch.telemetry._http.auth import FILE, LOOPBACK, read_access
+from monarch.telemetry._http.auth import FILE, LOOPBACK, Access, read_access
 from monarch.telemetry.errors import QueryError, QueryLimit, QueryRejected, QueryTimeout, TelemetryError
 
 # The most bytes of an answer.
@@ -132,15 +133,19 @@ def _token(url: str) -> str | None:
     """The token for a URL: a token is sent to the server that it belongs to, and to no other."""
     if given := os.environ.get(VARIABLE):
         return given
+    accesses = (access for _, access, _ in published())
+    return next((access.tokens.admin for access in accesses if _place(url) in map(_place, access.urls)), None)
+
+
+def published() -> Iterator[tuple[str, Access, float]]:
+    """The files of servers of this user, each with the name of its folder, and when it was written."""
     home = os.path.abspath(os.path.expanduser(os.environ.get("MONARCH_HOME") or "~/.monarch"))
     for path in sorted(glob.glob(os.path.join(glob.escape(home), "jobs", "*", FILE))):
         try:
-            access = read_access(Path(path))
+            found = os.path.basename(os.path.dirname(path)), read_access(Path(path)), os.stat(path).st_mtime
         except (TelemetryError, OSError):
-            continue  # the file of another job, which this URL does not need
-        if _place(url) in map(_place, access.urls):
-            return access.tokens.admin
-    return None
+            continue  # the folder of a job that is being created or removed
+        yield found
 
 
 def _place(url: str) -> tuple[str, str | None, int | None]:

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import glob
 import http.client
 import json
 import os
 import stat
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
 from monarch.telemetry._arrow import pa
 from monarch.telemetry._asking import Answer
-from monarch.telemetry._http.auth import FILE, Access, read_access
-from monarch.telemetry._http.client import HttpClient
+from monarch.telemetry._http.auth import read_access
+from monarch.telemetry._http.http_client import HttpClient, published
 from monarch.telemetry._http.routes import ARROW
 from monarch.telemetry._sql.coverage import Coverage
 from monarch.telemetry._sql.limits import DEFAULT, Limits
@@ -71,7 +69,7 @@ def _sizes(limits: Limits) -> tuple[tuple[str, int, int], ...]:
 
 def known_tokens() -> set[str]:
     """The tokens of all servers that jobs of this user have published on this machine: secrets of what leaves the machine."""
-    return {token for _, access, _ in _published() for token in access.tokens}
+    return {token for _, access, _ in published() for token in access.tokens}
 
 
 def find_engine(addr: str | None, token_file: str | None) -> RemoteEngine:
@@ -113,7 +111,7 @@ def find(addr: str | None, token_file: str | None) -> Found:
 
 def _served() -> list[tuple[str, Found]]:
     """The servers that jobs of this user have published, the last one first, each with the name of its folder."""
-    found = [(changed, job, Found(url, access.tokens.admin)) for job, access, changed in _published() for url in access.urls[:1]]
+    found = [(changed, job, Found(url, access.tokens.admin)) for job, access, changed in published() for url in access.urls[:1]]
     return [(job, one) for _, job, one in sorted(found, key=lambda item: -item[0])]
 
 
@@ -130,17 +128,6 @@ def _current_job() -> str | None:
         return None
     job: Any = cast("dict[str, Any]", found).get("apply_id") if isinstance(found, dict) else None
     return job if isinstance(job, str) else None
-
-
-def _published() -> Iterator[tuple[str, Access, float]]:
-    """The files of servers, each with the name of its folder, and when it was written."""
-    home = os.path.abspath(os.path.expanduser(os.environ.get("MONARCH_HOME") or "~/.monarch"))
-    for path in glob.glob(os.path.join(glob.escape(home), "jobs", "*", FILE)):
-        try:
-            found = os.path.basename(os.path.dirname(path)), read_access(Path(path)), os.stat(path).st_mtime
-        except (TelemetryError, OSError):
-            continue  # the folder of a job that is being created or removed
-        yield found
 
 
 def _is_alive(found: Found) -> bool:

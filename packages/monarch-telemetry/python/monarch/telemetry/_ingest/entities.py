@@ -1,20 +1,24 @@
-"""What lives on this host and how it ended: procs, actors, meshes and links, with failures; row by row, as there are few such events."""
+"""What lives on this host and how it ended: procs, actors, meshes and links, with failures; row by row, as there are few such events.
+
+A host knows the names and shapes of all meshes that have a member on it, and of the last ones that have none: no event states that a mesh
+has ended, and a mesh without a member here may live on other hosts.
+"""
 
 from __future__ import annotations
 
 import json
 import re
 from collections import OrderedDict
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
 from monarch.telemetry._arrow import pa, pc
 from monarch.telemetry._ingest.ids import ACTOR_EVENT, FAILURE, LINK, U64, actor_id, event_id, mixed
-from monarch.telemetry._ingest.meshes import Meshes
 from monarch.telemetry._ingest.places import AGENT, Place, Places
 from monarch.telemetry._ingest.regions import WITHOUT_DIMENSIONS, region_of, sizes_of, view_json
 from monarch.telemetry._ingest.rows import Rows
 from monarch.telemetry._ingest.running import Running
+from monarch.telemetry._store.entities import ENDED
 from monarch.telemetry._store.store import Store
 from monarch.telemetry._tables.events import ACTOR_STATUS_EVENTS
 from monarch.telemetry._tables.exit_reason import ORDERLY, exit_reason
@@ -455,3 +459,43 @@ def _each(rows: Mapping[str, Rows], kind: str, *, failed_only: bool = False) -> 
     if failed_only:
         found = found.where(pc.equal(found["failed"], U64[1]))
     return found.dicts()
+
+
+class Meshes:
+    """By number. `forgotten` is called with each mesh that is not known any more. Not for several threads at once."""
+
+    def __init__(self, forgotten: Callable[[int], None], *, most: int = ENDED) -> None:
+        self._forgotten, self._most = forgotten, most
+        self.names: dict[int, str] = {}
+        self.shapes: dict[int, str] = {}
+        # The number of members on this host, by mesh; and the other meshes, the oldest first.
+        self._members: dict[int, int] = {}
+        self._without: OrderedDict[int, None] = OrderedDict()
+
+    def made(self, mesh: int, name: str, shape: str) -> None:
+        """A process of this host has spawned a mesh."""
+        self.names[mesh], self.shapes[mesh] = name, shape
+        if mesh not in self._members:
+            self._rest(mesh)
+
+    def joined(self, mesh: int, name: str) -> None:
+        """A member begins on this host."""
+        self.names.setdefault(mesh, name)
+        self._members[mesh] = self._members.get(mesh, 0) + 1
+        self._without.pop(mesh, None)
+
+    def left(self, mesh: int) -> None:
+        """A member that had joined has ended."""
+        self._members[mesh] -= 1
+        if not self._members[mesh]:
+            del self._members[mesh]
+            self._rest(mesh)
+
+    def _rest(self, mesh: int) -> None:
+        self._without[mesh] = None
+        self._without.move_to_end(mesh)
+        if len(self._without) > self._most:
+            gone, _ = self._without.popitem(last=False)
+            self.names.pop(gone, None)
+            self.shapes.pop(gone, None)
+            self._forgotten(gone)

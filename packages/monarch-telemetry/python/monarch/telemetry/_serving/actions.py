@@ -1,10 +1,15 @@
-"""What is done to a job by the process that serves it: what that process owns, its job, its queries, and procs by their collectors."""
+"""What is done to a job by the process that serves it: what that process owns, its job, its queries, and procs by their collectors.
+
+Files with the state of a process, for bug reports, are masked, for their user alone, and only the newest.
+"""
 
 from __future__ import annotations
 
 import json
+import os
 import signal
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
@@ -20,7 +25,6 @@ from monarch.telemetry._http.models import ActionAnswer
 from monarch.telemetry._http.problems import Problem
 from monarch.telemetry._http.references import ROOT
 from monarch.telemetry._serving.procs import Procs
-from monarch.telemetry._serving.state_dumps import write
 
 if TYPE_CHECKING:
     from monarch.job import JobControl
@@ -177,3 +181,19 @@ def _not_owned(name: str) -> Problem:
     return Problem.unavailable(
         f"{name} is not a mesh of the process that serves: only the owner of a mesh stops it, by `stop()` of its handle"
     )
+
+
+# The most files in the folder.
+KEPT = 32
+
+
+def write(folder: Path, name: str, text: str) -> Path:
+    """Writes a file of this name and the time; its path. The oldest of the folder go. `OSError`."""
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    path = folder / f"{name}-{time.time_ns()}.json"
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    with open(descriptor, "w", encoding="utf-8", errors="backslashreplace") as file:
+        file.write(text)
+    for old in sorted(folder.glob("*.json"), key=lambda one: one.name.rpartition("-")[2])[:-KEPT]:
+        old.unlink(missing_ok=True)
+    return path

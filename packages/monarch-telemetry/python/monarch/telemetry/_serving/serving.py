@@ -1,12 +1,14 @@
-"""The HTTP API and the dashboard of a job, in the process of its client."""
+"""The HTTP API and the dashboard of a job, in the process of its client. The collector of a host knows the settings of its procs."""
 
 from __future__ import annotations
 
 import atexit
+import json
 import logging
 import os
 import shutil
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,13 +21,13 @@ from monarch.telemetry._engine.engine import Engine
 from monarch.telemetry._engine.running_queries import Row
 from monarch.telemetry._export.prometheus import exposition
 from monarch.telemetry._http.auth import tokens_in
-from monarch.telemetry._http.models import QueryRow
+from monarch.telemetry._http.models import ConfigEntry, QueryRow
 from monarch.telemetry._http.parts import Parts
+from monarch.telemetry._http.problems import Problem
 from monarch.telemetry._http.serve import Serving, address_of, is_served, serve
 from monarch.telemetry._http.sql_nodes import SqlNodes
 from monarch.telemetry._serving.actions import JobActions
 from monarch.telemetry._serving.procs import JobStacks, Procs
-from monarch.telemetry._serving.settings import JobSettings
 
 if TYPE_CHECKING:
     from monarch.job import JobControl
@@ -184,3 +186,30 @@ def _user() -> str:
     except (KeyError, OSError):  # a uid without a name
         name = str(os.getuid())
     return f"{name}: {' '.join(sys.argv[:1]) or 'python'}"
+
+
+# The share of the time of a request for the proc: the collector answers before the request ends.
+_SHARE = 0.8
+
+
+class JobSettings:
+    """See `monarch.telemetry._http.parts.Settings`."""
+
+    def __init__(self, procs: Procs) -> None:
+        self._procs = procs
+
+    def config(self, proc_id: int, *, timeout: float) -> Sequence[ConfigEntry]:
+        found = json.loads(self._procs.ask(proc_id, "settings", proc_id, timeout * _SHARE, timeout=timeout))
+        if isinstance(found, str):
+            raise Problem.unavailable(f"proc {proc_id} does not give its settings: {found}")
+        return [
+            {
+                "name": name,
+                "value": value,
+                "default_value": default,
+                "source": source,
+                "changed_from_default": value != default,
+                "env_var": variable,
+            }
+            for name, value, default, source, variable in found
+        ]

@@ -1,13 +1,16 @@
-"""Procs that have something in common, by mesh: compressed ranks and a count. Unions do not depend on their order."""
+"""Procs that have something in common, by mesh: compressed ranks and a count. Unions do not depend on their order.
+
+Sets of ranks are sorted fragments of neighbours, printed as `0,2-5`. Equal sets have equal forms.
+"""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from monarch.telemetry._stacks.fields import Fields
+from monarch.telemetry._stacks.fields import Fields, malformed
 from monarch.telemetry._stacks.place import Place
-from monarch.telemetry._stacks.ranks import Ranks, parse_ranks, print_ranks, ranks_of, union
 
 # The most meshes that one line shows.
 _MOST_MESHES = 4
@@ -72,3 +75,50 @@ def parse_places(entry: Fields, name: str) -> tuple[Places, ...]:
         ranks = parse_ranks(one.path("ranks"), one.text("ranks"))
         found.append(Places(one.text("path"), one.text_or_none("mesh"), ranks, one.number("procs", 63)))
     return joined(found)
+
+
+# First and last rank of each run of adjacent ranks, in order; at least one rank is between two runs.
+Ranks = tuple[tuple[int, int], ...]
+
+_FORM = re.compile(r"(?:\d{1,19}(?:-\d{1,19})?(?:,\d{1,19}(?:-\d{1,19})?)*)?", re.ASCII)
+
+
+def ranks_of(ranks: Iterable[int]) -> Ranks:
+    """The compressed form of ranks in any order, with repetitions or without."""
+    return union((rank, rank) for rank in ranks)
+
+
+def union(runs: Iterable[tuple[int, int]]) -> Ranks:
+    """The compressed form of runs that may overlap."""
+    found: list[tuple[int, int]] = []
+    for first, last in sorted(runs):
+        if found and first <= found[-1][1] + 1:
+            found[-1] = (found[-1][0], max(found[-1][1], last))
+        else:
+            found.append((first, last))
+    return tuple(found)
+
+
+def size(ranks: Ranks) -> int:
+    """The number of ranks in the set."""
+    return sum(last - first + 1 for first, last in ranks)
+
+
+def print_ranks(ranks: Ranks, most: int | None = None) -> str:
+    """`0,2-5`. Runs above `most` are replaced by an ellipsis and the number of all ranks."""
+    shown = ranks if most is None else ranks[:most]
+    text = ",".join(str(first) if first == last else f"{first}-{last}" for first, last in shown)
+    return text if len(shown) == len(ranks) else f"{text},… {size(ranks):,} ranks"
+
+
+def parse_ranks(path: str, text: str) -> Ranks:
+    """The set that `print_ranks` has printed. `path` is the place of the text in its document."""
+    if not _FORM.fullmatch(text):
+        raise malformed(path, text, "ranks such as '0,2-5'")
+    runs: list[tuple[int, int]] = []
+    for part in filter(None, text.split(",")):
+        first, _, last = part.partition("-")
+        runs.append((int(first), int(last or first)))
+    if any(first > last for first, last in runs):
+        raise malformed(path, text, "ranks such as '0,2-5'")
+    return union(runs)

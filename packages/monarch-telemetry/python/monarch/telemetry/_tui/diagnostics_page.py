@@ -1,12 +1,14 @@
-"""Diagnostics: every check as it ends."""
+"""Diagnostics: every check as it ends; and what is wrong with the job, which is the text of `monarch diagnose`."""
 
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Iterator, Sequence
 
+from monarch.telemetry._tui.api import Row
 from monarch.telemetry._tui.diagnose import Check, checks
-from monarch.telemetry._tui.lines import EMPTY, Line, Role, Span, padded, span
+from monarch.telemetry._tui.lines import EMPTY, Line, Role, Span, line, padded, span
 from monarch.telemetry._tui.page import Context, Page
 from monarch.telemetry._tui.texts import Texts
 
@@ -56,3 +58,30 @@ class DiagnosticsPage(Page):
         counts = {status: sum(check.status == status for check in found) for status in ("ok", "warn", "fail")}
         worst: Role = "bad" if counts["fail"] else "warn" if counts["warn"] else "good"
         self.state(self.texts("checks", **counts), worst)
+
+
+_CAUSE = re.compile(r"\d+  ")
+
+
+def cause_lines(answer: Row) -> list[Line]:
+    """The lines of a `DiagnosisAnswer`; each cause is a title."""
+
+    def role(text: str) -> Role:
+        if _CAUSE.match(text):
+            return "title"
+        return "" if text.startswith(" ") else "dim"
+
+    return [line(text, role(text)) for text in str(answer.get("text") or "").split("\n")]
+
+
+class CausesPage(Page):
+    """The causes, each with its facts."""
+
+    def __init__(self, context: Context) -> None:
+        super().__init__(context, context.texts("causes"))
+
+    async def load(self) -> None:
+        found = await self.ask(self.context.api.diagnosis)
+        self.view.show(cause_lines(found))
+        count = len(found.get("causes") or ())
+        self.state(self.texts("causes_found", n=count) if count else "", "bad" if count else "good")

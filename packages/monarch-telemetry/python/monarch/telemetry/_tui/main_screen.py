@@ -14,10 +14,9 @@ from textual.screen import Screen
 from monarch.telemetry._http.http_client import HttpError
 from monarch.telemetry._http.models import NodePayload
 from monarch.telemetry._tui.action_page import ActionPage
-from monarch.telemetry._tui.causes_page import CausesPage
 from monarch.telemetry._tui.config_page import ConfigPage
 from monarch.telemetry._tui.details import KEY_CELLS, details
-from monarch.telemetry._tui.diagnostics_page import DiagnosticsPage
+from monarch.telemetry._tui.diagnostics_page import CausesPage, DiagnosticsPage
 from monarch.telemetry._tui.header import Contact, header
 from monarch.telemetry._tui.help_page import HelpPage
 from monarch.telemetry._tui.line_view import LineView

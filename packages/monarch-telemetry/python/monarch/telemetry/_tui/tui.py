@@ -1,4 +1,4 @@
-"""The terminal UI as a program."""
+"""The terminal UI as a program, with its themes: `nord`, which is textual's, and a light one of the same palette."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from collections.abc import Callable
 from typing import ClassVar
 
 from textual.app import App
+from textual.theme import Theme
 
 from monarch.telemetry._tui.api import Api
 from monarch.telemetry._tui.main_screen import MainScreen
 from monarch.telemetry._tui.page import Context
 from monarch.telemetry._tui.requests import Requests
 from monarch.telemetry._tui.texts import Texts
-from monarch.telemetry._tui.themes import DOOM_NORD_LIGHT
 
 
 class Tui(App[None]):
@@ -33,3 +33,23 @@ class Tui(App[None]):
 
     def get_default_screen(self) -> MainScreen:
         return MainScreen(self._shared)
+
+
+NAMES = ("nord", "doom-nord-light")
+
+# Dark enough on the light background for a contrast of 4.5:1.
+DOOM_NORD_LIGHT = Theme(
+    name="doom-nord-light",
+    primary="#3B6EA8",
+    secondary="#2A6F7E",
+    accent="#842879",
+    warning="#8A5A00",
+    error="#99324B",
+    success="#3F6428",
+    foreground="#2E3440",
+    background="#E5E9F0",
+    surface="#D8DEE9",
+    panel="#C8D0E0",
+    dark=False,
+    variables={"block-cursor-background": "#3B6EA8", "block-cursor-foreground": "#ECEFF4", "block-cursor-text-style": "none"},
+)
