@@ -48,12 +48,12 @@ def start_client(uid: int = 0) -> LocalProcess:
         raise
 
 
-def zygote_command(executable: str | None = None) -> list[str]:
+def zygote_command() -> list[str]:
     """The command that runs the zygote, which finds Monarch's modules in the same places as this process."""
     from monarch._core.process.python_command import import_path
 
     code = f"import sys; sys.path[:] = {import_path()!r}; from monarch._core.start.zygote import main; main()"
-    return [executable or sys.executable, "-c", code]
+    return [sys.executable, "-c", code]
 
 
 def _descriptor_shortage() -> OSError | None:

@@ -32,18 +32,14 @@ _RUN = 512
 class Numbering:
     """The inode number of each node of a table, and the node of each number."""
 
-    def __init__(self, numbers: array[int], following: int, *, checked: bool = False) -> None:
-        """`numbers[index]` is the inode of a node; `following` the first number never assigned. `ValueError`: malformed.
-
-        `checked`: they are known to be well-formed.
-        """
+    def __init__(self, numbers: array[int], following: int) -> None:
+        """`numbers[index]` is the inode of a node; `following` the first number never assigned. `ValueError`: malformed."""
         self.numbers = numbers
         self.following = following
-        if not checked:
-            if len(numbers) and not ROOT <= min(numbers) <= max(numbers) < following:
-                raise ValueError(f"inodes {min(numbers)} to {max(numbers)}, of which the next is {following}")
-            if len(set(numbers)) != len(numbers):
-                raise ValueError("an inode belongs to two nodes")
+        if len(numbers) and not ROOT <= min(numbers) <= max(numbers) < following:
+            raise ValueError(f"inodes {min(numbers)} to {max(numbers)}, of which the next is {following}")
+        if len(set(numbers)) != len(numbers):
+            raise ValueError("an inode belongs to two nodes")
         indices = self._indices = array("i", [-1]) * following
         for index, inode in enumerate(numbers):
             indices[inode] = index

@@ -116,9 +116,3 @@ class Rail(Protocol):
         ...
 
     def close(self) -> None: ...
-
-
-class Provider(Protocol):
-    """Opens rails; what it cannot open is an `OSError` with the reason."""
-
-    def open(self, port: Port) -> Rail: ...

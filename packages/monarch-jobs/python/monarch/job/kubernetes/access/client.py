@@ -119,17 +119,6 @@ class Cluster:
         response = self._send("PUT", kind.path(namespace, name, subresource), query, obj, is_repeatable=False)
         return None if response.status == 409 else self._object(response, Request("update", _sub(kind, subresource), name, namespace), kind)
 
-    def evict(self, pod: str, *, grace: int | None = None) -> bool:
-        """Asks for the eviction of a pod; False where a disruption budget does not allow it now, or there is none."""
-        known, namespace = self._known("v1/Pod")
-        options: Object = {} if grace is None else {"deleteOptions": {"gracePeriodSeconds": grace}}
-        body = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": pod, "namespace": namespace}, **options}
-        response = self._send("POST", known.path(namespace, pod, "eviction"), None, body, is_repeatable=False)
-        if response.status in (404, 429):
-            return False
-        self._object(response, Request("create", "pods/eviction", pod, namespace), known)
-        return True
-
     def pod_log(
         self, name: str, container: str | None = None, lines: int = 10, *, previous: bool = False, seconds: float = REQUEST_SECONDS
     ) -> str:
@@ -147,10 +136,10 @@ class Cluster:
         # Half a character at the end comes with the next read.
         return _UTF8("replace").decode(response.data[begin:])
 
-    def follow_log(self, name: str, container: str | None = None, *, since: str | None = None) -> Iterator[bytes]:
-        """The output as it comes, to its end; from its start, or from the time `since` (RFC 3339)."""
+    def follow_log(self, name: str, container: str | None = None) -> Iterator[bytes]:
+        """The output as it comes, from its start to its end."""
         known, namespace = self._known("v1/Pod")
-        query = _log_query(container) | {"follow": "true"} | ({"sinceTime": since} if since else {})
+        query = _log_query(container) | {"follow": "true"}
         with self.connection.stream("GET", known.path(namespace, name, "log"), query, silence=86400.0) as incoming:
             if incoming.answer.status >= 300:
                 raise refused(self.title, Request("get", "pods/log", name, namespace), incoming.answer.status, incoming.answer.read(_READ))
@@ -162,12 +151,11 @@ class Cluster:
         found, _ = self.list("v1/Event", fields=f"involvedObject.name={name},involvedObject.kind={kind}")
         return sorted(found, key=lambda one: str(one.get("lastTimestamp") or one.get("eventTime") or one.get("firstTimestamp") or ""))
 
-    def can_i(self, verb: str, resource: str, *, namespace: str | None = None) -> bool:
-        """May this client do so? `resource`: `pods`, `pods/log`, `jobs.batch`, `statefulsets.apps/scale`; `namespace` "": everywhere."""
+    def can_i(self, verb: str, resource: str) -> bool:
+        """May this client do so? `resource`: `pods`, `pods/log`, `jobs.batch`, `statefulsets.apps/scale`."""
         name, _, subresource = resource.partition("/")
         name, _, group = name.partition(".")
-        where = self.namespace if namespace is None else namespace
-        attributes = {"verb": verb, "group": group, "resource": name, "subresource": subresource, "namespace": where}
+        attributes = {"verb": verb, "group": group, "resource": name, "subresource": subresource, "namespace": self.namespace}
         review = {
             "apiVersion": "authorization.k8s.io/v1",
             "kind": "SelfSubjectAccessReview",

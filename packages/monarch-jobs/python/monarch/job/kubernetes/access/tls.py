@@ -17,9 +17,7 @@ _CERTIFICATE = re.compile(rb"-----BEGIN CERTIFICATE-----(.+?)-----END CERTIFICAT
 _SEQUENCE, _EXPLICIT_0, _UTC_TIME = 0x30, 0xA0, 0x17
 
 
-def context(
-    *, authority: bytes | None, is_verified: bool, certificate: bytes | None, key: bytes | None, server_name_checked: bool = True
-) -> ssl.SSLContext:
+def context(*, authority: bytes | None, is_verified: bool, certificate: bytes | None, key: bytes | None) -> ssl.SSLContext:
     """`authority` are the certificates that vouch for the server (PEM; None: those of the machine). `ValueError` for what is no PEM."""
     # Comments have any characters, `cadata` has ASCII. No characters are dropped: an empty text selects the machine's certificates.
     made = ssl.create_default_context(cadata=authority.decode("ascii", errors="backslashreplace") if authority is not None else None)
@@ -29,8 +27,6 @@ def context(
     if not is_verified:
         made.check_hostname = False
         made.verify_mode = ssl.CERT_NONE
-    elif not server_name_checked:
-        made.check_hostname = False
     if certificate is not None and key is not None:
         _load(made, certificate, key)
     made.set_alpn_protocols(["http/1.1"])
