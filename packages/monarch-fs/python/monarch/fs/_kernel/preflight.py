@@ -45,7 +45,7 @@ def serving_backend() -> tuple[str, str]:
     return PYFUSE3, ""
 
 
-def problems() -> list[str]:
+def problems(*, allow_other: bool = False) -> list[str]:
     """What prevents a mount on this machine, one line each; empty: nothing."""
     found: list[str] = []
     backend = chosen_backend()
@@ -59,8 +59,11 @@ def problems() -> list[str]:
         found.append("/dev/fuse is missing (modprobe fuse; for a container: --device /dev/fuse)")
     except OSError as e:
         found.append(f"/dev/fuse cannot be opened: {e.strerror} (chmod 666 /dev/fuse; for a container: --device /dev/fuse)")
-    if not may_mount() and shutil.which("fusermount3") is None:
-        found.append("fusermount3 is missing (apt-get install fuse3), and this user must not mount")
+    if not may_mount():
+        if shutil.which("fusermount3") is None:
+            found.append("fusermount3 is missing (apt-get install fuse3), and this user must not mount")
+        if allow_other and not user_allow_other():
+            found.append("user_allow_other is not set (add the line user_allow_other to /etc/fuse.conf)")
     return found
 
 
