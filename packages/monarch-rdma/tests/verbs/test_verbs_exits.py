@@ -15,6 +15,6 @@ PROGRAM = Path(__file__).parents[1] / "verbs_program.py"
 def test_ends_print_nothing(tmp_path):
     # Hosts, and their procs, write to the same file. Procs that are left write to it until their end.
     with (tmp_path / "stderr").open("w+") as stderr:
-        done = subprocess.run([sys.executable, "-W", "error", str(PROGRAM)], stderr=stderr, timeout=110, check=False)
+        done = subprocess.run([sys.executable, "-W", "error", str(PROGRAM)], stderr=stderr, timeout=300, check=False)
         stderr.seek(0)
         assert (done.returncode, stderr.read()) == (0, "")
