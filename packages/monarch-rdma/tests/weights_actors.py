@@ -290,10 +290,13 @@ class Generator(Actor):
         self.target = Weights.attach("flat", of=trainers, into={"flat": self.flat}, **options)
 
     @endpoint
-    def pull_flat(self, times):
-        """The versions that were seen, and whether each was whole; and how often a version had to be read anew."""
+    def pull_flat(self, times, versions=1):
+        """The versions that were seen, and whether each was whole; and how often a version had to be read anew.
+
+        It pulls at least so many times, and until it has seen so many versions.
+        """
         seen, good = [], True
-        for _ in range(times):
+        while len(seen) < times or len(set(seen)) < versions:
             version = self.target.pull().get()
             good = good and bool((self.flat == version).all())
             seen.append(version)
