@@ -17,6 +17,10 @@ SECONDS = 300
 # One after another, in one kernel. The last one kills a worker.
 PAGES = ("tensors.md", "tensors-functions.md", "tensors-speed.md", "tensors-errors.md")
 
+# A cell can await, unlike a script: the first cell that waits instead gets this hint. A failure that no cell has fetched within half a second
+# is logged, which a busy machine may take to fetch it.
+EXPECTED = ("get() blocks the active event loop", "A remote function has failed asynchronously")
+
 pytestmark = pytest.mark.timeout(SECONDS + 20)
 
 
@@ -34,5 +38,4 @@ def test_guide_is_a_notebook(monkeypatch: pytest.MonkeyPatch) -> None:
         assert cell.execution_count, cell.source
         for output in cell.outputs:
             assert output.output_type != "error", (cell.source, output)
-            # A cell can await, unlike a script: the first cell that waits instead gets this hint.
-            assert output.get("name") != "stderr" or "get() blocks the active event loop" in output.text, (cell.source, output)
+            assert output.get("name") != "stderr" or any(text in output.text for text in EXPECTED), (cell.source, output)
