@@ -17,8 +17,8 @@ SECONDS = 300
 # One after another, in one kernel. The last one kills a worker.
 PAGES = ("tensors.md", "tensors-functions.md", "tensors-speed.md", "tensors-errors.md")
 
-# A cell can await, unlike a script: the first cell that waits instead gets this hint. A failure that no cell has fetched within half a second
-# is logged, which a busy machine may take to fetch it.
+# A cell can await, unlike a script: the first cell that waits instead gets this hint. A failure that no cell has fetched within half
+# a second is logged; a busy machine may need longer to fetch it.
 EXPECTED = ("get() blocks the active event loop", "A remote function has failed asynchronously")
 
 pytestmark = pytest.mark.timeout(SECONDS + 20)
