@@ -9,7 +9,6 @@ import socket
 import subprocess
 import sys
 import urllib.request
-import zipfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -21,6 +20,7 @@ from tools.project import ROOT
 
 sys.path.append(str(ROOT / "packages" / "monarch-core" / "tests" / "process"))
 from eventually import eventually
+from plugin_site import unpack_wheel
 
 pytestmark = pytest.mark.timeout(240)  # each program imports Prefect
 PLUGIN = ROOT / "plugins" / "prefect-monarch"
@@ -97,22 +97,17 @@ if __name__ == "__main__":
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The wheel of the plug-in, unpacked."""
-    folder = tmp_path_factory.mktemp("site")
-    subprocess.run([sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", folder], cwd=PLUGIN, check=True, capture_output=True)
-    (wheel,) = folder.glob("*.whl")
-    with zipfile.ZipFile(wheel) as opened:
-        opened.extractall(folder)
-    return folder
+    return unpack_wheel(PLUGIN, tmp_path_factory.mktemp("site"))
 
 
 class Prefect:
-    """A server of Prefect, and programs that use it."""
+    """Programs that use a server of Prefect at a port of this machine."""
 
     def __init__(self, site: Path, python: Path, folder: Path) -> None:
         with socket.create_server(("127.0.0.1", 0)) as free:
-            port = free.getsockname()[1]
+            self.port = free.getsockname()[1]
         self.folder = folder
-        self.api = f"http://127.0.0.1:{port}/api"
+        self.api = f"http://127.0.0.1:{self.port}/api"
         self.env = {
             **os.environ,
             "PYTHONPATH": os.pathsep.join([str(site), str(side_venv.site_packages(python)), os.environ.get("PYTHONPATH", "")]),
@@ -121,8 +116,6 @@ class Prefect:
             "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
         }
         (folder / "program.py").write_text(FLOW)
-        self.server = self.start("-m", "prefect", "server", "start", "--port", str(port))
-        eventually("the server answers", self.answers, seconds=120)
 
     def start(self, *words: str) -> subprocess.Popen[bytes]:
         return subprocess.Popen(
@@ -150,9 +143,12 @@ def prefect(site: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pr
     if python is None:
         pytest.skip("python -m tools.side_venv prefect")
     found = Prefect(site, python, tmp_path_factory.mktemp("prefect"))
-    yield found
-    found.server.terminate()
-    found.server.wait()
+    with found.start("-m", "prefect", "server", "start", "--port", str(found.port)) as server:
+        try:
+            eventually("the server answers", found.answers, seconds=120)
+            yield found
+        finally:
+            server.terminate()
 
 
 def is_over(pids: list[int]) -> Callable[[], bool]:

@@ -9,7 +9,6 @@ import signal
 import subprocess
 import sys
 import tomllib
-import zipfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -21,6 +20,7 @@ from tools.project import ROOT
 
 sys.path.append(str(ROOT / "packages" / "monarch-core" / "tests" / "process"))
 from eventually import eventually
+from plugin_site import unpack_wheel
 from worker_processes import Workers
 
 pytestmark = pytest.mark.timeout(90)  # each command imports TorchX
@@ -56,12 +56,7 @@ def workers() -> Iterator[Workers]:
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The wheel of the plug-in, unpacked."""
-    folder = tmp_path_factory.mktemp("site")
-    subprocess.run([sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", folder], cwd=PLUGIN, check=True, capture_output=True)
-    (wheel,) = folder.glob("*.whl")
-    with zipfile.ZipFile(wheel) as opened:
-        opened.extractall(folder)
-    return folder
+    return unpack_wheel(PLUGIN, tmp_path_factory.mktemp("site"))
 
 
 class Commands:
